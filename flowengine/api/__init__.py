@@ -1,0 +1,47 @@
+"""All that an operator may import."""
+
+from flowengine.api.context import Context
+from flowengine.api.operator import GradientReturn, Operator, Packer, Source
+from flowengine.api.optimizer import SGD, AdamW, Constant, Cosine, Optimizer, Schedule
+from flowengine.api.trainable import Encoder, Objective, Trainable
+from flowengine.api.values import (
+    IGNORED,
+    Answer,
+    Features,
+    Gradients,
+    Joined,
+    Lengths,
+    Outcome,
+    Pack,
+    Ports,
+    Sample,
+    join_samples,
+)
+
+__all__ = [
+    "IGNORED",
+    "SGD",
+    "AdamW",
+    "Answer",
+    "Constant",
+    "Context",
+    "Cosine",
+    "Encoder",
+    "Features",
+    "GradientReturn",
+    "Gradients",
+    "Joined",
+    "Lengths",
+    "Objective",
+    "Operator",
+    "Optimizer",
+    "Outcome",
+    "Pack",
+    "Packer",
+    "Ports",
+    "Sample",
+    "Schedule",
+    "Source",
+    "Trainable",
+    "join_samples",
+]

@@ -1,0 +1,76 @@
+"""Trainable operators: the author writes the module, how samples are batched, and the forward.
+
+Autograd hand-over between processes, accumulation, the optimizer, weight versions, freezing and
+the reduction over replicas are the engine's.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar, Generic, TypeVar
+
+from torch import Tensor, nn
+
+from flowengine.api.operator import Operator
+from flowengine.api.values import Answer, Features, Outcome, Pack, Sample
+
+M = TypeVar("M", bound=nn.Module)
+B = TypeVar("B")
+
+
+class Trainable(Operator, Generic[M]):
+    """An operator with weights."""
+
+    @abstractmethod
+    def build(self) -> M:
+        """A new module, randomly initialised from torch's default generator."""
+
+
+class Encoder(Trainable[M], Generic[M, B]):
+    """Turns one modality of many samples at once into features.
+
+    `modality` names the entry of `Sample.media` it reads. A sample without that entry gets no
+    features, and needs nothing from the author.
+    """
+
+    modality: ClassVar[str]
+
+    @abstractmethod
+    def feature_shape(self) -> tuple[int, ...]:
+        """The shape of one feature row, e.g. (width,)."""
+
+    @abstractmethod
+    def batch(self, media: Sequence[Tensor]) -> B:
+        """What `forward` needs for these samples' media (called without autograd)."""
+
+    @abstractmethod
+    def forward(self, module: M, batch: B) -> Tensor:
+        """Feature rows [N, *feature_shape] of all samples, in order, `Lengths.media` rows each."""
+
+    def process(self, sample: Sample) -> Features:
+        """The port's types; the engine calls `batch` and `forward` on many samples at once."""
+        raise TypeError("an encoder is run by the engine, on many samples at once")
+
+
+class Objective(Trainable[M]):
+    """Turns a pack into a loss, and the loss into the gradients of the pack's features.
+
+    Most often a language model over packed samples.
+    """
+
+    @abstractmethod
+    def loss(self, module: M, pack: Pack) -> Tensor:
+        """The *sum* of the loss over the pack's targets, a scalar in at least fp32.
+
+        The engine divides by the number of targets in the whole step, so that packing never
+        changes what is minimised.
+        """
+
+    @abstractmethod
+    def answers(self, module: M, pack: Pack) -> list[Answer]:
+        """The predictions for every sample of a held-out pack (called without autograd)."""
+
+    def process(self, pack: Pack) -> Outcome:
+        """The ports' types; the engine calls `loss` and `answers`."""
+        raise TypeError("an objective is run by the engine, which owns its backward")

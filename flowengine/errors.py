@@ -1,0 +1,35 @@
+"""The errors of flowengine.
+
+    FlowError                      everything below
+    +-- GraphError (ValueError)    the description is wrong; raised before anything starts
+    +-- RunError                   a run ended early
+        +-- StageError             an operator raised; names stage, replica and samples
+        +-- WorkerLostError        a worker process died; names stage, replica and samples
+        +-- StallError             nothing can progress; names who waits for what
+
+A message says where, what was found, what was expected and what to do about it.
+"""
+
+
+class FlowError(Exception):
+    """Base of all errors that flowengine raises on purpose."""
+
+
+class GraphError(FlowError, ValueError):
+    """The graph's description is wrong. Nothing was started."""
+
+
+class RunError(FlowError):
+    """A run ended before its last step."""
+
+
+class StageError(RunError):
+    """An operator raised, or returned what it must not."""
+
+
+class WorkerLostError(RunError):
+    """A worker process died without saying why."""
+
+
+class StallError(RunError):
+    """No stage can progress, and the run has not ended."""

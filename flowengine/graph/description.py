@@ -1,0 +1,113 @@
+"""What a graph says: stages, the streams between them, the pool, feedback and evaluation.
+
+Plain values, made by `Graph` and read by the checks and the runtimes. A stage's inputs are either
+streams or the pool; several streams on one port are merged, several ports are joined by sample id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from flowengine.api import Encoder, Operator, Optimizer, Source, Trainable
+from flowengine.graph.ports import Signature
+from flowengine.graph.size import parse_bytes
+
+POOL = "pool"
+Activations = Literal["stash", "recompute"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One global batch: the next `samples` samples of the source."""
+
+    samples: int
+
+
+@dataclass(frozen=True)
+class Credits:
+    """The bound of each of a stage's input channels: rows, and bytes of their metadata and small
+    payloads (large ones live in the pool, which has its own bound)."""
+
+    items: int = 1024
+    size: int | str = "16 MiB"
+
+    @property
+    def num_bytes(self) -> int:
+        return parse_bytes(self.size)
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One output port of a stage; the pool's only port is ("pool", "out")."""
+
+    stage: str
+    port: str
+
+    def __str__(self) -> str:
+        return self.stage if self.port == "out" else f"{self.stage}.{self.port}"
+
+
+@dataclass
+class StageSpec:
+    """A stage as described. `line` is where the graph file made it."""
+
+    name: str
+    what: Operator | Callable[..., Any]
+    signature: Signature
+    inputs: dict[str, list[Endpoint]]
+    line: str
+    replicas: int = 1
+    optimizer: Optimizer | None = None
+    freeze: bool = False
+    activations: Activations = "stash"
+    window: int | None = None
+    credits: Credits = field(default_factory=Credits)
+
+    @property
+    def trains(self) -> bool:
+        """Whether this stage has weights that the run updates."""
+        return isinstance(self.what, Trainable) and not self.freeze
+
+    @property
+    def producers(self) -> list[Endpoint]:
+        return [endpoint for endpoints in self.inputs.values() for endpoint in endpoints]
+
+    def __str__(self) -> str:
+        return f"stage '{self.name}' ({self.line})"
+
+
+@dataclass
+class PoolSpec:
+    """Rows of these streams, joined by sample id; `capacity` bounds all payload bytes of a run."""
+
+    inputs: list[Endpoint]
+    capacity: int
+    line: str
+
+
+@dataclass
+class FeedbackSpec:
+    """The way of the gradients: from an objective's port back to an encoder."""
+
+    what: Operator
+    source: Endpoint
+    to: str
+    line: str
+
+
+@dataclass
+class EvaluationSpec:
+    """Held-out samples that pass the same stages without training."""
+
+    source: Source[Any]
+    through: str
+    samples: int
+    every: int
+    line: str
+
+
+def modality_of(stage: StageSpec) -> str | None:
+    """The modality an encoder stage reads."""
+    return stage.what.modality if isinstance(stage.what, Encoder) else None

@@ -1,0 +1,55 @@
+"""A worker's part of the host tier: anonymous shared memory, held by its descriptor alone.
+
+There is no name in the file system, so when the last process that holds or maps it ends, however
+it ends, the memory is gone. /dev/shm and its size do not matter.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+from multiprocessing.reduction import DupFd
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+
+class Segment:
+    """Shared memory of `size` bytes as a byte array; pages cost memory once they are touched.
+
+    An argument of a new multiprocessing process, it arrives there as the same memory.
+    """
+
+    def __init__(self, fd: int, size: int) -> None:
+        self.fd = fd
+        self.size = size
+        self._map = mmap.mmap(fd, size)
+        self.bytes: npt.NDArray[np.uint8] = np.frombuffer(self._map, dtype=np.uint8)
+
+    @classmethod
+    def create(cls, size: int) -> Segment:
+        """New memory, sealed against resizing."""
+        size = max(size, mmap.PAGESIZE)
+        fd = os.memfd_create("flowengine", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(fd, size)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
+        return cls(fd, size)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_attach, (DupFd(self.fd), self.size))
+
+    def close(self) -> None:
+        """Closes the descriptor; the mapping lives as long as a view of it. May be called twice."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+class _Sent(Protocol):
+    def detach(self) -> int: ...
+
+
+def _attach(sent: _Sent, size: int) -> Segment:
+    return Segment(sent.detach(), size)
