@@ -1,0 +1,95 @@
+"""The board: a slot of shared memory per worker, where it says what it is doing.
+
+Written by the worker alone, read by the supervisor at any time, also after the worker's death. A
+look may fall into a write; it is for people, and for naming the samples in a dead worker's hands.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import get_args
+
+from flowengine.pool import Segment
+from flowengine.runtime.events import State
+
+_STATES: tuple[State, ...] = get_args(State)
+_HEAD = struct.Struct("<BBHxxxxdddQQ")
+_NUM_IDS, _TEXT_BYTES = 16, 80
+_SLOT = 512
+assert _HEAD.size + 8 * _NUM_IDS + _TEXT_BYTES <= _SLOT
+
+
+@dataclass(frozen=True)
+class Notes:
+    """What one worker says of itself. num_in_hand may exceed len(in_hand), which is cut."""
+
+    state: State
+    waits_for: str
+    busy_s: float
+    blocked_s: float
+    starved_s: float
+    used_bytes: int
+    peak_bytes: int
+    num_in_hand: int
+    in_hand: tuple[int, ...]
+
+
+class Board:
+    """The slots, in memory that all processes of the run share."""
+
+    def __init__(self, segment: Segment) -> None:
+        self._bytes = memoryview(segment.bytes)  # type: ignore[arg-type]
+
+    @staticmethod
+    def size_bytes(num_workers: int) -> int:
+        """Memory needed for so many workers."""
+        return num_workers * _SLOT
+
+    def write(self, worker: int, notes: Notes) -> None:
+        """Replaces everything in the worker's slot."""
+        text = notes.waits_for.encode("ascii", "replace")[:_TEXT_BYTES]
+        _HEAD.pack_into(
+            self._bytes,
+            worker * _SLOT,
+            _STATES.index(notes.state),
+            len(text),
+            min(notes.num_in_hand, 0xFFFF),
+            notes.busy_s,
+            notes.blocked_s,
+            notes.starved_s,
+            notes.used_bytes,
+            notes.peak_bytes,
+        )
+        start = worker * _SLOT + _HEAD.size + 8 * _NUM_IDS
+        self._bytes[start : start + len(text)] = text
+        self.take_in_hand(worker, notes.in_hand, busy=notes.state == "busy")
+
+    def take_in_hand(self, worker: int, samples: tuple[int, ...], *, busy: bool = True) -> None:
+        """Notes the samples that the worker begins to work on."""
+        ids = samples[:_NUM_IDS]
+        start = worker * _SLOT
+        struct.pack_into(f"<{len(ids)}q", self._bytes, start + _HEAD.size, *ids)
+        struct.pack_into("<H", self._bytes, start + 2, min(len(samples), 0xFFFF))
+        if busy:
+            struct.pack_into("<B", self._bytes, start, _STATES.index("busy"))
+
+    def read(self, worker: int) -> Notes:
+        """What the worker last wrote."""
+        start = worker * _SLOT
+        state, text, in_hand, busy, blocked, starved, used, peak = _HEAD.unpack_from(
+            self._bytes, start
+        )
+        ids = min(in_hand, _NUM_IDS)
+        text_at = start + _HEAD.size + 8 * _NUM_IDS
+        return Notes(
+            state=_STATES[state],
+            waits_for=bytes(self._bytes[text_at : text_at + text]).decode("ascii", "replace"),
+            busy_s=busy,
+            blocked_s=blocked,
+            starved_s=starved,
+            used_bytes=used,
+            peak_bytes=peak,
+            num_in_hand=in_hand,
+            in_hand=struct.unpack_from(f"<{ids}q", self._bytes, start + _HEAD.size),
+        )

@@ -1,0 +1,152 @@
+"""The coordinator: where the stages' notices meet. It keeps the ledger of steps, and no data.
+
+Rules.
+- Replicas of a stage add up their gradients only after all of them have offered theirs.
+- With clipping, every stage steps after the norms of all trained stages are in.
+- A step is reported once its loss, plan, norms, lags and learning rates are known, in step order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from flowengine.api import Encoder, Objective
+from flowengine.channel import Kind, Message, Post
+from flowengine.runtime.events import CatalogueRows, Observer, Reported, StepDone
+from flowengine.runtime.topology import Topology
+
+
+@dataclass
+class _Step:
+    """What is known of a step so far."""
+
+    plan: list[Any] | None = None
+    losses: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
+    offers: dict[str, dict[int, list[bool]]] = field(default_factory=lambda: defaultdict(dict))
+    norms: dict[str, list[float]] = field(default_factory=dict)
+    norm: float | None = None
+    lags: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    rates: dict[str, float] = field(default_factory=dict)
+
+
+class Coordinator:
+    """Answers notices, and tells the observer what they add up to."""
+
+    def __init__(
+        self, topology: Topology, *, post: Post, observe: Observer, clock: Callable[[], float]
+    ) -> None:
+        self._topology = topology
+        self._graph = topology.graph
+        self._post = post
+        self._observe = observe
+        self._clock = clock
+        self._steps: dict[int, _Step] = defaultdict(_Step)
+        self._next = 0
+        stages = self._graph.stages
+        self._trained = [stage.name for stage in stages if stage.trains]
+        self._encoders = [s for s in stages if isinstance(s.what, Encoder) and s.trains]
+        self._objectives = [s for s in stages if isinstance(s.what, Objective)]
+        self.done: dict[int, str] = {}
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every stage replica has dealt with everything."""
+        return len(self.done) == len(self._topology.workers)
+
+    @property
+    def weights(self) -> dict[str, str]:
+        """The weights file of every stage that has one."""
+        workers = self._topology.workers
+        return {workers[i].stage.name: file for i, file in sorted(self.done.items()) if file}
+
+    def handle(self, message: Message) -> None:
+        """Takes in one notice."""
+        _, subject, *fields = message
+        getattr(self, f"_on_{subject}")(*fields)
+
+    def _on_plan(self, step: int, *fields: Any) -> None:
+        self._steps[step].plan = list(fields)
+        self._report()
+
+    def _on_losses(self, step: int, replica: int, losses: list[Any]) -> None:
+        self._steps[step].losses[replica] = [(pack, loss) for pack, loss in losses]
+        self._report()
+
+    def _on_encoded(self, step: int, stage: str, lag: int) -> None:
+        self._steps[step].lags[stage].append(lag)
+        self._report()
+
+    def _on_stepped(self, step: int, stage: str, rate: float) -> None:
+        self._steps[step].rates[stage] = rate
+        self._report()
+
+    def _on_reduce(self, step: int, stage: str, replica: int, present: list[bool]) -> None:
+        offers = self._steps[step].offers[stage]
+        offers[replica] = present
+        workers = self._topology.replicas_of(stage)
+        if len(offers) == len(workers):
+            in_order = [offers[worker.replica] for worker in workers]
+            for worker in workers:
+                self._post(worker.index, (Kind.NOTICE, "reduce", step, in_order))
+
+    def _on_norms(self, step: int, stage: str, norms: list[float]) -> None:
+        state = self._steps[step]
+        state.norms[stage] = norms
+        if len(state.norms) < len(self._trained):
+            return
+        dtype = getattr(torch, self._graph.dtype)
+        every = [norm for name in self._trained for norm in state.norms[name]]
+        state.norm = float(torch.linalg.vector_norm(torch.tensor(every, dtype=dtype)))
+        for name in self._trained:
+            for worker in self._topology.replicas_of(name):
+                self._post(worker.index, (Kind.NOTICE, "commit", step, state.norm))
+        self._report()
+
+    def _on_report(self, worker: int, name: str, value: Any) -> None:
+        stage = self._topology.workers[worker].stage.name
+        self._observe(Reported(stage, self._next, self._clock(), name, value))
+
+    def _on_catalogue(self, columns: dict[str, list[Any]]) -> None:
+        self._observe(CatalogueRows(columns))
+
+    def _on_done(self, worker: int, weights: str) -> None:
+        self.done[worker] = weights
+
+    def _report(self) -> None:
+        while self._objectives and self._is_known(self._steps[self._next]):
+            self._observe(self._step_done(self._next, self._steps.pop(self._next)))
+            self._next += 1
+
+    def _is_known(self, state: _Step) -> bool:
+        encoded = all(len(state.lags[s.name]) == s.replicas for s in self._encoders)
+        return (
+            state.plan is not None
+            and len(state.losses) == self._objectives[0].replicas
+            and len(state.rates) == len(self._trained)
+            and encoded
+        )
+
+    def _step_done(self, step: int, state: _Step) -> StepDone:
+        assert state.plan is not None
+        samples, tokens, targets, packs, fill = state.plan
+        in_order = sorted(pair for losses in state.losses.values() for pair in losses)
+        assert len(in_order) == packs, f"step {step}: {len(in_order)} losses for {packs} packs"
+        return StepDone(
+            step=step,
+            wall_s=self._clock(),
+            loss=math.fsum(loss for _, loss in in_order) / targets,
+            samples=samples,
+            tokens=tokens,
+            targets=targets,
+            packs=packs,
+            fill=fill,
+            gradient_norm=state.norm,
+            staleness={name: max(lags) for name, lags in sorted(state.lags.items())},
+            lr=dict(sorted(state.rates.items())),
+        )

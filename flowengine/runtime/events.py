@@ -1,0 +1,122 @@
+"""What a run tells its observers, in the order it happens.
+
+A runtime calls `observe(event)` from one thread; an observer must not block for long. Times are
+seconds since the run started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+State = Literal["starting", "starved", "busy", "blocked", "done"]
+
+
+@dataclass(frozen=True)
+class RunStarted:
+    """The graph passed its checks and its workers are being started."""
+
+    graph: str
+    runtime: str
+    run_dir: Path
+    steps: int | None
+    stages: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class StepDone:
+    """A training step's loss is known.
+
+    loss: mean over the step's target tokens. tokens, targets: of the step's packs; fill: tokens
+    over the packs' room. gradient_norm: before clipping, None without clip_norm. staleness: per
+    encoder, the largest age of a consumed feature in optimizer steps. lr: per trained stage.
+    """
+
+    step: int
+    wall_s: float
+    loss: float
+    samples: int
+    tokens: int
+    targets: int
+    packs: int
+    fill: float
+    gradient_norm: float | None
+    staleness: Mapping[str, int]
+    lr: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Reported:
+    """An operator called `context.report`; step: training steps done before it."""
+
+    stage: str
+    step: int
+    wall_s: float
+    name: str
+    value: Any
+
+
+@dataclass(frozen=True)
+class CatalogueRows:
+    """Pool entries that were freed, column by column (names as in flowengine.pool.catalogue)."""
+
+    columns: Mapping[str, list[Any]]
+
+
+@dataclass(frozen=True)
+class StageStatus:
+    """One stage replica now, and its time so far by state.
+
+    waits_for: in words, what it is starved of or blocked on. blocked_on: seconds by such a cause.
+    """
+
+    stage: str
+    replica: int
+    state: State
+    waits_for: str
+    busy_s: float
+    blocked_s: float
+    starved_s: float
+    causes: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PoolStatus:
+    """Payload bytes in the pool now, at most so far, and their bound."""
+
+    used_bytes: int
+    peak_bytes: int
+    capacity_bytes: int
+
+
+@dataclass(frozen=True)
+class Status:
+    """A look at all stages, several times a second."""
+
+    wall_s: float
+    stages: tuple[StageStatus, ...]
+    pool: PoolStatus
+
+
+@dataclass(frozen=True)
+class RunDone:
+    """The run trained its last step; status is the final one. weights: file per stage."""
+
+    wall_s: float
+    start_s: float
+    status: Status
+    weights: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class RunFailed:
+    """The run ended early; the error is raised to the caller as well."""
+
+    wall_s: float
+    error: str
+
+
+Event = RunStarted | StepDone | Reported | CatalogueRows | Status | RunDone | RunFailed
+Observer = Callable[[Event], None]

@@ -1,0 +1,98 @@
+"""A plain operator or function at work: one value in, at most one out per port.
+
+Several streams on one port are merged; several ports are joined by sample id. Rounds do not mix:
+rows of a later round wait until the current one is closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flowengine.api import Operator, Ports
+from flowengine.channel import Inlet, Row, restore
+from flowengine.runtime.emission import Emission, Header, prepare
+from flowengine.runtime.site import Site
+from flowengine.runtime.stage import Stage
+
+
+class FunctionStage(Stage):
+    """Runs `process` (or the function) on row after row."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(site)
+        self._operator = self.spec.what if isinstance(self.spec.what, Operator) else None
+        self._process: Callable[..., Any] = (
+            self._operator.process if self._operator is not None else self.spec.what  # type: ignore[attr-defined, assignment]
+        )
+        self._ports = list(self.spec.signature.inputs)
+        self._parts: dict[int, dict[str, tuple[Inlet, Row]]] = {}
+        self._ready: list[dict[str, tuple[Inlet, Row]]] = []
+        self._unsent: list[Emission] = []
+
+    def open(self) -> None:
+        if self._operator is not None:
+            self._operator.open(self.site.context())
+
+    def close(self) -> None:
+        if self._operator is not None:
+            self._operator.close()
+
+    def work(self) -> bool:
+        if self._unsent:
+            return self.emit(self._unsent.pop(0))
+        self._collect()
+        if self._ready:
+            return self._run(self._ready.pop(0))
+        if self.current in self.rounds and self.is_closed():
+            self._check_joined()
+            if self._operator is not None:
+                self._operator.flush()
+            return self.close_round()
+        return self.wait("starved", f"rows from {self._missing()}")
+
+    def _collect(self) -> None:
+        for inlet in self.site.inlets:
+            while inlet.rows and inlet.rows[0].number == self.current:
+                row = inlet.rows.popleft()
+                parts = self._parts.setdefault(row.sample, {})
+                parts[inlet.port] = (inlet, row)
+                if len(parts) == len(self._ports):
+                    self._ready.append(self._parts.pop(row.sample))
+
+    def _run(self, parts: dict[str, tuple[Inlet, Row]]) -> bool:
+        _, first = parts[self._ports[0]]
+        self.take_in_hand((first.sample,))
+        kinds = self.spec.signature.inputs
+        values = [restore(kinds[port], parts[port][1].tree, self.load) for port in self._ports]
+        result = self._process(*values)
+        for inlet, row in parts.values():
+            inlet.give_back([row])
+        header = Header.of(first, self.rounds[self.current])
+        self._unsent = self._emissions(header, result)
+        return True
+
+    def _emissions(self, header: Header, result: Any) -> list[Emission]:
+        outputs = {"out": result}
+        if isinstance(result, Ports):
+            outputs = {port: getattr(result, port) for port in self.spec.signature.outputs}
+        emissions = []
+        for port, value in outputs.items():
+            edges = [edge for edge in self.site.edges if edge.output == port]
+            if value is not None and edges:
+                emissions.append(prepare(self.site, edges, [(header, value)]))
+        return emissions
+
+    def _check_joined(self) -> None:
+        for sample, parts in self._parts.items():
+            missing = [port for port in self._ports if port not in parts]
+            raise self.fail_row(
+                f"sample {sample} reached port '{next(iter(parts))}' but not {missing}; ports are "
+                "joined by sample id, so every sample must reach all of them"
+            )
+
+    def _missing(self) -> str:
+        workers = self.site.topology.workers
+        return ", ".join(
+            sorted({workers[i.producer].label for i in self.site.inlets if not i.ended})
+        )

@@ -1,0 +1,119 @@
+"""The inline runtime: all stages in this process, one piece of work after another, always in the
+same order. For tests, for debugging, and as the reference that the others are held against."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from pathlib import Path
+
+from flowengine.channel import Message
+from flowengine.errors import StallError
+from flowengine.graph import Graph
+from flowengine.pool import Pool, Segment
+from flowengine.runtime.clockwork import Clockwork
+from flowengine.runtime.coordinator import Coordinator
+from flowengine.runtime.events import Observer, PoolStatus, RunDone, StageStatus, Status
+from flowengine.runtime.segments import make_segments
+from flowengine.runtime.site import make_site
+from flowengine.runtime.stage import Stage
+from flowengine.runtime.stages import make_stage
+from flowengine.runtime.stall import describe_stall
+from flowengine.runtime.topology import COORDINATOR, Topology
+
+
+class InlineRun:
+    """One run of a graph in this process."""
+
+    def __init__(self, graph: Graph, *, run_dir: Path, observe: Observer) -> None:
+        self._began = time.perf_counter()
+        self._topology = Topology(graph)
+        self._segments: dict[int, Segment] = make_segments(self._topology)
+        self._mail: deque[tuple[int, int, Message]] = deque()
+        self._observe = observe
+        self._coordinator = Coordinator(
+            self._topology,
+            post=lambda worker, message: self._post(COORDINATOR, worker, message),
+            observe=observe,
+            clock=self.clock,
+        )
+        self._stages = [self._make_stage(w.index, run_dir) for w in self._topology.workers]
+        self._clockworks = [Clockwork(self.clock) for _ in self._stages]
+
+    def clock(self) -> float:
+        """Seconds since the run started."""
+        return time.perf_counter() - self._began
+
+    def run(self) -> None:
+        """Runs the graph to its end; StallError if that is out of reach."""
+        try:
+            for stage in self._stages:
+                stage.open()
+            start_s = self.clock()
+            last_look = start_s
+            while not self._coordinator.is_done:
+                moved = [self._advance(stage) for stage in self._stages]
+                if not any(moved) and not self._coordinator.is_done:
+                    raise StallError(describe_stall(self.status()))
+                if self.clock() - last_look > 0.25:
+                    last_look = self.clock()
+                    self._observe(self.status())
+            self._observe(RunDone(self.clock(), start_s, self.status(), self._coordinator.weights))
+        finally:
+            for stage in self._stages:
+                stage.close()
+            for segment in self._segments.values():
+                segment.close()
+
+    def status(self) -> Status:
+        """A look at all stages."""
+        stages = tuple(
+            StageStatus(
+                stage=stage.spec.name,
+                replica=stage.site.worker.replica,
+                state=stage.waits.state,
+                waits_for=stage.waits.on,
+                busy_s=clockwork.seconds["busy"],
+                blocked_s=clockwork.seconds["blocked"],
+                starved_s=clockwork.seconds["starved"],
+                causes=dict(clockwork.causes),
+            )
+            for stage, clockwork in zip(self._stages, self._clockworks, strict=True)
+        )
+        pools = [stage.pool for stage in self._stages]
+        pool = PoolStatus(
+            used_bytes=sum(pool.used_bytes for pool in pools),
+            peak_bytes=sum(pool.peak_bytes for pool in pools),
+            capacity_bytes=sum(pool.limit for pool in pools),
+        )
+        return Status(self.clock(), stages, pool)
+
+    def _make_stage(self, index: int, run_dir: Path) -> Stage:
+        worker = self._topology.workers[index]
+        return make_stage(
+            make_site(
+                self._topology,
+                index,
+                pool=Pool(index, self._segments, worker.limit),
+                post=lambda to, message: self._post(index, to, message),
+                clock=self.clock,
+                run_dir=run_dir,
+            )
+        )
+
+    def _advance(self, stage: Stage) -> bool:
+        clockwork = self._clockworks[stage.site.worker.index]
+        moved = clockwork.run(stage)
+        self._deliver()
+        return moved
+
+    def _post(self, sender: int, to: int, message: Message) -> None:
+        self._mail.append((sender, to, message))
+
+    def _deliver(self) -> None:
+        while self._mail:
+            sender, to, message = self._mail.popleft()
+            if to == COORDINATOR:
+                self._coordinator.handle(message)
+            else:
+                self._stages[to].handle(sender, message)

@@ -1,0 +1,274 @@
+"""The local runtime: this process supervises, and a process per stage replica works.
+
+Rules.
+- The supervisor makes all shared memory and all sockets, hands them over as descriptors, and keeps
+  no name for any of them: when the processes are gone, everything is gone.
+- Any worker that dies or fails ends the run at once: the others are killed, then the error is
+  raised. Whatever happens, `run` returns with no worker left.
+- Every wait has a deadline: TICK_S for a look at the workers, stall_s for progress.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import selectors
+import signal
+import socket
+import time
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from flowengine.api import Trainable
+from flowengine.channel import Kind, Link, Message
+from flowengine.errors import GraphError, StageError, StallError, WorkerLostError
+from flowengine.graph import Graph
+from flowengine.pool import Segment
+from flowengine.runtime.board import Board
+from flowengine.runtime.coordinator import Coordinator
+from flowengine.runtime.events import Observer, PoolStatus, RunDone, StageStatus, Status
+from flowengine.runtime.segments import make_segments
+from flowengine.runtime.stall import describe_stall
+from flowengine.runtime.topology import Topology, WorkerSpec
+from flowengine.runtime.worker import Boot, run_worker
+
+TICK_S = 0.25
+STALL_S = 60.0
+STOP_S = 5.0
+
+
+class LocalRun:
+    """One run of a graph in worker processes of this machine."""
+
+    def __init__(
+        self, graph: Graph, *, run_dir: Path, observe: Observer, stall_s: float = STALL_S
+    ) -> None:
+        self._began = time.perf_counter()
+        self._topology = Topology(graph)
+        self._run_dir = run_dir
+        self._observe = observe
+        self._stall_s = stall_s
+        self._coordinator = Coordinator(
+            self._topology, post=self._post, observe=observe, clock=self.clock
+        )
+        self._segments: list[Segment] = []
+        self._processes: dict[int, BaseProcess] = {}
+        self._controls: dict[int, Link] = {}
+        self._selector = selectors.DefaultSelector()
+        self._ready: set[int] = set()
+        self._start_s = 0.0
+        self._times: dict[int, tuple[dict[str, float], dict[str, float], int]] = {}
+        self._last_message = time.perf_counter()
+
+    def clock(self) -> float:
+        """Seconds since the run started."""
+        return time.perf_counter() - self._began
+
+    def run(self) -> None:
+        """Runs the graph to its end. StageError, WorkerLostError or StallError if it fails."""
+        try:
+            self._start()
+            while not self._coordinator.is_done:
+                self._look()
+            self._stop()
+            weights = self._coordinator.weights
+            self._observe(RunDone(self.clock(), self._start_s, self.status(), weights))
+        finally:
+            self._clean_up()
+
+    def status(self) -> Status:
+        """A look at all workers."""
+        notes = [self._board.read(worker.index) for worker in self._topology.workers]
+        stages = tuple(
+            StageStatus(
+                stage=worker.stage.name,
+                replica=worker.replica,
+                state=note.state,
+                waits_for=note.waits_for,
+                busy_s=note.busy_s,
+                blocked_s=note.blocked_s,
+                starved_s=note.starved_s,
+                causes=self._times[worker.index][1] if worker.index in self._times else {},
+            )
+            for worker, note in zip(self._topology.workers, notes, strict=True)
+        )
+        pool = PoolStatus(
+            used_bytes=sum(note.used_bytes for note in notes),
+            peak_bytes=sum(note.peak_bytes for note in notes),
+            capacity_bytes=sum(worker.limit for worker in self._topology.workers),
+        )
+        return Status(self.clock(), stages, pool)
+
+    # starting
+
+    def _start(self) -> None:
+        workers = self._topology.workers
+        blob = self._pickle_graph()
+        segments = make_segments(self._topology)
+        board = Segment.create(Board.size_bytes(len(workers)))
+        self._segments = [*segments.values(), board]
+        self._board = Board(board)
+        links: dict[int, dict[int, socket.socket]] = {worker.index: {} for worker in workers}
+        for one, other in sorted(self._topology.pairs):
+            links[one][other], links[other][one] = socket.socketpair()
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(self._preloads())
+        threads = threads_per_worker(self._topology)
+        for worker in workers:
+            ours, theirs = socket.socketpair()
+            self._controls[worker.index] = Link(ours)
+            boot = Boot(
+                index=worker.index,
+                graph=blob,
+                graph_file=self._topology.graph.file,
+                run_dir=self._run_dir,
+                began=self._began,
+                num_threads=threads if _computes(worker) else 1,
+                segments=segments,
+                board=board,
+                control=theirs,
+                links=links[worker.index],
+            )
+            process = context.Process(target=run_worker, args=(boot,), name=worker.label)
+            process.start()
+            self._processes[worker.index] = process
+            theirs.close()
+            for connection in links[worker.index].values():
+                connection.close()
+            self._selector.register(ours, selectors.EVENT_READ, ("control", worker))
+            self._selector.register(process.sentinel, selectors.EVENT_READ, ("death", worker))
+
+    def _pickle_graph(self) -> bytes:
+        graph = self._topology.graph
+        for stage in graph.stages:
+            try:
+                pickle.dumps(stage.what)
+            except Exception as error:
+                raise GraphError(
+                    f"{stage}: cannot be sent to its worker: {error}; define functions and "
+                    "operators at the top level of a module, or use the inline runtime"
+                ) from None
+        return pickle.dumps(graph)
+
+    def _preloads(self) -> list[str]:
+        """Modules that workers need: imported once, before the workers are forked."""
+        modules = {type(stage.what).__module__ for stage in self._topology.graph.stages}
+        ours = sorted(name for name in modules if name.startswith("flowengine."))
+        return ["flowengine.runtime.worker", *ours]
+
+    # running
+
+    def _look(self) -> None:
+        ready = self._selector.select(TICK_S)
+        events = sorted((key.data[0], key.data[1].index, key.data[1]) for key, _ in ready)
+        for what, _, worker in events:
+            if what == "control":
+                self._receive(worker)
+        for what, _, worker in events:
+            if what == "death":
+                self._on_death(worker)
+        for link in self._controls.values():
+            link.flush()
+        self._tick()
+
+    def _receive(self, worker: WorkerSpec) -> None:
+        link = self._controls[worker.index]
+        for message in link.receive():
+            self._last_message = time.perf_counter()
+            self._take(worker, message)
+        if link.closed and link.fileno() >= 0:
+            self._selector.unregister(link.connection)
+            link.close()
+
+    def _take(self, worker: WorkerSpec, message: Message) -> None:
+        _, subject, *fields = message
+        if subject == "ready":
+            self._ready.add(worker.index)
+            if len(self._ready) == len(self._topology.workers):
+                self._start_s = self.clock()
+        elif subject == "error":
+            text, trace = fields
+            raise StageError(f"{text}\n\n{trace}")
+        elif subject == "times":
+            seconds, causes, peak = fields[1:]
+            self._times[worker.index] = (seconds, causes, peak)
+        else:
+            self._coordinator.handle(message)
+
+    def _on_death(self, worker: WorkerSpec) -> None:
+        link = self._controls[worker.index]
+        if not link.closed:
+            self._receive(worker)
+        process = self._processes[worker.index]
+        process.join()
+        if worker.index in self._times:
+            self._selector.unregister(process.sentinel)
+            return
+        raise WorkerLostError(self._describe_death(worker, process.exitcode))
+
+    def _describe_death(self, worker: WorkerSpec, exit_code: int | None) -> str:
+        notes = self._board.read(worker.index)
+        if exit_code is not None and exit_code < 0:
+            how = f"was killed by {signal.Signals(-exit_code).name}"
+            hint = "; if nobody did, look for the out-of-memory killer in the kernel's log"
+        else:
+            how, hint = f"ended with exit code {exit_code}", ""
+        samples = ", ".join(str(sample) for sample in notes.in_hand)
+        more = notes.num_in_hand - len(notes.in_hand)
+        samples += f" and {more} more" if more > 0 else ""
+        hand = f" with samples {samples} in hand" if samples else " with no sample in hand"
+        stage = worker.stage
+        return (
+            f"stage '{worker.label}' ({stage.line}): its worker {how} while {notes.state}"
+            f"{hand}; the run has ended{hint}"
+        )
+
+    def _tick(self) -> None:
+        now = time.perf_counter()
+        if now - getattr(self, "_last_look", 0.0) < TICK_S:
+            return
+        self._last_look = now
+        status = self.status()
+        if any(stage.state in ("busy", "starting") for stage in status.stages):
+            self._last_message = now
+        if now - self._last_message > self._stall_s:
+            raise StallError(describe_stall(status))
+        self._observe(status)
+
+    def _post(self, worker: int, message: Message) -> None:
+        self._controls[worker].send(message)
+
+    # ending
+
+    def _stop(self) -> None:
+        for worker in self._topology.workers:
+            self._post(worker.index, (Kind.NOTICE, "stop"))
+        deadline = time.perf_counter() + STOP_S
+        while len(self._times) < len(self._processes) and time.perf_counter() < deadline:
+            self._look()
+        for process in self._processes.values():
+            process.join(max(0.0, deadline - time.perf_counter()))
+
+    def _clean_up(self) -> None:
+        for process in self._processes.values():
+            if process.is_alive():
+                process.kill()
+        for process in self._processes.values():
+            process.join()
+            process.close()
+        self._selector.close()
+        for link in self._controls.values():
+            link.close()
+        for segment in self._segments:
+            segment.close()
+
+
+def _computes(worker: WorkerSpec) -> bool:
+    return isinstance(worker.stage.what, Trainable)
+
+
+def threads_per_worker(topology: Topology) -> int:
+    """Threads for each worker that computes with torch: the cores, evenly; at least one."""
+    computing = sum(1 for worker in topology.workers if _computes(worker))
+    return max(1, len(os.sched_getaffinity(0)) // max(1, computing))

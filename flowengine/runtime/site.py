@@ -1,0 +1,108 @@
+"""A stage's place in a run: its pool, its channels, and whom it can write to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flowengine.api import Context
+from flowengine.channel import Inlet, Kind, Outlet, Post
+from flowengine.graph import Graph
+from flowengine.pool import Pool
+from flowengine.runtime.round import derive_seed
+from flowengine.runtime.topology import COORDINATOR, Topology, WorkerSpec
+
+
+@dataclass
+class Edge:
+    """All outlets from one output port to one reading stage's port, one per replica of it."""
+
+    output: str
+    reader: str
+    trim: Callable[[Any], Any]
+    outlets: list[Outlet]
+
+    def route(self, key: int) -> Outlet:
+        """The outlet for pack or sample `key`: replicas take turns, whatever the timing."""
+        return self.outlets[key % len(self.outlets)]
+
+
+@dataclass
+class Site:
+    """What a stage is given: everything outside it that it touches."""
+
+    topology: Topology
+    worker: WorkerSpec
+    pool: Pool
+    edges: list[Edge]
+    inlets: list[Inlet]
+    post: Post
+    clock: Callable[[], float]
+    run_dir: Path
+    on_hand: Callable[[tuple[int, ...]], None]
+
+    @property
+    def graph(self) -> Graph:
+        return self.topology.graph
+
+    def notify(self, subject: str, *fields: Any) -> None:
+        """Tells the coordinator."""
+        self.post(COORDINATOR, (Kind.NOTICE, subject, *fields))
+
+    def seed(self, *parts: str | int) -> int:
+        """The seed for this stage and purpose; the same in every replica."""
+        return derive_seed(self.graph.seed, self.worker.stage.name, *parts)
+
+    def context(self) -> Context:
+        """What the stage's operator learns."""
+        return Context(
+            stage=self.worker.stage.name,
+            replica=self.worker.replica,
+            num_replicas=self.worker.stage.replicas,
+            seed=self.graph.seed,
+            run_dir=self.run_dir,
+            report=lambda name, value: self.notify("report", self.worker.index, name, value),
+        )
+
+
+def make_site(
+    topology: Topology,
+    index: int,
+    *,
+    pool: Pool,
+    post: Post,
+    clock: Callable[[], float],
+    run_dir: Path,
+    on_hand: Callable[[tuple[int, ...]], None] = lambda _: None,
+) -> Site:
+    """The site of worker `index`, its outlets and inlets made from the topology."""
+    worker = topology.workers[index]
+    edges: dict[tuple[str, str, str], Edge] = {}
+    for channel in topology.channels:
+        if channel.producer == index:
+            reader = topology.workers[channel.consumer].stage
+            outlet = Outlet(
+                channel.index,
+                channel.consumer,
+                items=reader.credits.items,
+                num_bytes=reader.credits.num_bytes,
+                post=post,
+            )
+            edge = edges.setdefault(
+                (channel.output, reader.name, channel.port),
+                Edge(channel.output, reader.name, topology.trims(channel), []),
+            )
+            edge.outlets.append(outlet)
+    inlets = [
+        Inlet(channel.index, channel.producer, port=channel.port, post=post)
+        for channel in topology.channels
+        if channel.consumer == index
+    ]
+    return Site(topology, worker, pool, list(edges.values()), inlets, post, clock, run_dir, on_hand)
+
+
+def find_channel(ends: Sequence[Any], channel: int) -> Any:
+    """The outlet or inlet of this channel."""
+    return next(end for end in ends if end.channel == channel)

@@ -1,0 +1,210 @@
+"""A stage: an operator at work, as a state machine without I/O.
+
+Rules.
+- A runtime delivers messages with `handle` and calls `advance` again and again. `advance` does one
+  piece of work and says True; or says False, and `waits` says for what.
+- A stage never blocks: what cannot be sent yet stays in `pending`, and nothing else is begun.
+- Every round that opens on the inlets opens on the outlets before its first row, and closes there
+  when all inlets have closed it and all of its rows are dealt with.
+- A stage is done when its inlets have ended and all leases on its spans have come back.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import Tensor
+
+from flowengine.channel import Kind, Message
+from flowengine.errors import RunError
+from flowengine.pool import Payload, Span, inline_tensor, owner_of
+from flowengine.runtime.emission import Emission
+from flowengine.runtime.round import Round
+from flowengine.runtime.site import Site
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Why a stage does nothing: no input (starved), or no room or go-ahead (blocked)."""
+
+    state: Literal["starved", "blocked", "done"]
+    on: str
+
+
+class Stage(ABC):
+    """Base of the stages; one subclass per kind of operator."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.spec = site.worker.stage
+        self.pool = site.pool
+        self.pool.on_free = self._on_free
+        self.waits = Wait("starved", "its start")
+        self.in_hand: tuple[int, ...] = ()
+        self.done = False
+        self.rounds: dict[int, Round] = {}
+        self.current = 0
+        self.pending: Emission | None = None
+        self._inlets = {inlet.channel: inlet for inlet in site.inlets}
+        self._outlets = {o.channel: o for edge in site.edges for o in edge.outlets}
+        self._freed: dict[str, list[Any]] = defaultdict(list)
+
+    def open(self) -> None:
+        """Called once, before the first message."""
+
+    def close(self) -> None:
+        """Called once at the end, also after an error."""
+
+    @abstractmethod
+    def work(self) -> bool:
+        """One piece of work; False with `waits` set if there is none."""
+
+    def advance(self) -> bool:
+        """One piece of work, of whatever kind; False if there is none now."""
+        if self.done:
+            return False
+        moved = self._send_pending() if self.pending is not None else self.work()
+        if not moved and self._has_ended():
+            moved = self._finish()
+        self.return_leases()
+        return moved
+
+    def handle(self, sender: int, message: Message) -> None:
+        """Takes in one message."""
+        kind, *fields = message
+        if kind == Kind.ROWS:
+            self._inlets[fields[0]].on_rows(fields[1])
+        elif kind == Kind.CREDIT:
+            self._outlets[fields[0]].on_credit(fields[1], fields[2])
+        elif kind == Kind.OPEN:
+            self._on_open(Round.from_fields(fields[1]))
+        elif kind == Kind.CLOSE:
+            self._inlets[fields[0]].closed = fields[1]
+        elif kind == Kind.END:
+            self._inlets[fields[0]].ended = True
+        elif kind == Kind.RELEASE:
+            for address, count in fields[0]:
+                self.pool.release(address, count)
+        elif kind == Kind.GRADIENT:
+            for address, count in fields[0]:
+                self.on_gradient(address, count)
+        else:
+            assert kind == Kind.NOTICE, f"unknown message {kind} from worker {sender}"
+            self.on_notice(fields[0], fields[1:])
+
+    def on_gradient(self, address: int, count: int) -> None:
+        """A consumer wrote the gradient into the span and returned its leases."""
+        raise AssertionError(f"{self.spec.name}: no gradient was expected at {address:#x} {count}")
+
+    def on_notice(self, subject: str, fields: list[Any]) -> None:
+        """The coordinator answered."""
+        raise AssertionError(f"{self.spec.name}: no notice '{subject}' was expected {fields}")
+
+    # what subclasses use
+
+    def emit(self, emission: Emission) -> bool:
+        """Sends now, or as soon as there is room; always True: it is work done."""
+        self.pending = emission
+        self._send_pending()
+        return True
+
+    def take_in_hand(self, samples: tuple[int, ...]) -> None:
+        """Says which samples the work that begins now is about, in case it never ends."""
+        self.in_hand = samples
+        self.site.on_hand(samples)
+
+    def wait(self, state: Literal["starved", "blocked"], on: str) -> bool:
+        """Says what is waited for; False."""
+        self.waits = Wait(state, on)
+        return False
+
+    def open_round(self, round_: Round) -> None:
+        """Opens a round on all outlets."""
+        for outlet in self._outlets.values():
+            outlet.open(round_.to_fields())
+
+    def close_round(self) -> bool:
+        """Closes the current round on all outlets and goes on to the next; True."""
+        for outlet in self._outlets.values():
+            outlet.close(self.current)
+        self.rounds.pop(self.current, None)
+        self.current += 1
+        self._send_freed()
+        return True
+
+    def is_closed(self) -> bool:
+        """Whether all inlets have closed the current round: no row of it will come."""
+        return all(inlet.closed >= self.current for inlet in self.site.inlets)
+
+    def load(self, payload: Payload) -> Tensor:
+        """The payload's tensor; its lease is returned when the tensor dies."""
+        if payload.data is not None:
+            return inline_tensor(payload)
+        return self.pool.leased_view(payload)
+
+    def return_leases(self) -> None:
+        """Returns the leases whose views have died since the last call."""
+        dropped = self.pool.dropped
+        if dropped:
+            addresses = [dropped.pop() for _ in range(len(dropped))]
+            self.give_up(Counter(addresses).items(), Kind.RELEASE)
+
+    def give_up(self, leases: Iterable[tuple[int, int]], kind: Kind) -> None:
+        """Returns leases (span, count) to their owners, as released or as gradients."""
+        by_owner: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for address, count in leases:
+            by_owner[owner_of(address)].append((address, count))
+        for owner, theirs in sorted(by_owner.items()):
+            self.site.post(owner, (kind, [list(lease) for lease in sorted(theirs)]))
+
+    # ends
+
+    def _on_open(self, round_: Round) -> None:
+        if round_.number not in self.rounds and round_.number >= self.current:
+            self.rounds[round_.number] = round_
+            self.open_round(round_)
+
+    def _send_pending(self) -> bool:
+        assert self.pending is not None
+        blocked_by = self.pending.try_send(self.pool, self.site.clock())
+        if blocked_by is None:
+            self.pending = None
+            return True
+        return self.wait("blocked", blocked_by)
+
+    def _has_ended(self) -> bool:
+        ended = all(inlet.ended for inlet in self.site.inlets) and self.pending is None
+        return ended and not self.rounds and not any(inlet.rows for inlet in self.site.inlets)
+
+    def _finish(self) -> bool:
+        if self.pool.num_spans:
+            return self.wait("blocked", "its payloads still on lease")
+        for outlet in self._outlets.values():
+            outlet.end()
+        self._send_freed()
+        self.site.notify("done", self.site.worker.index, self.end())
+        self.done, self.waits = True, Wait("done", "")
+        return True
+
+    def end(self) -> str:
+        """What remains to be done after the last round; the weights file, if any."""
+        return ""
+
+    def _on_free(self, span: Span) -> None:
+        for entry in span.entries:
+            entry["returned_s"] = self.site.clock()
+            for name, value in entry.items():
+                self._freed[name].append(value)
+
+    def _send_freed(self) -> None:
+        if self._freed:
+            self.site.notify("catalogue", dict(self._freed))
+            self._freed.clear()
+
+    def fail_row(self, text: str) -> RunError:
+        """An error that names this stage and its line."""
+        return RunError(f"{self.spec}: {text}")

@@ -1,0 +1,125 @@
+"""From a graph to workers and channels: a worker per stage replica, a channel per pair that trade.
+
+Everything here follows from the graph alone, so every process works it out for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from flowengine.api import Encoder, Objective, Packer, Sample
+from flowengine.graph import Graph
+from flowengine.graph.description import POOL, Endpoint, StageSpec, modality_of
+from flowengine.graph.share import share_bytes
+
+COORDINATOR = -1
+"""Where notices go: the process that keeps the ledger of steps."""
+
+SAMPLES = "samples"
+"""The packer's port for the samples themselves; its other ports are modalities."""
+
+
+@dataclass(frozen=True)
+class WorkerSpec:
+    """One stage replica. limit: bytes of payload that it may have in the pool."""
+
+    index: int
+    stage: StageSpec
+    replica: int
+    limit: int
+
+    @property
+    def label(self) -> str:
+        """Its name for people: the stage's, with the replica if there are several."""
+        many = self.stage.replicas > 1
+        return f"{self.stage.name}[{self.replica}]" if many else self.stage.name
+
+
+@dataclass(frozen=True)
+class ChannelSpec:
+    """From a worker's output port to a worker's input port."""
+
+    index: int
+    producer: int
+    consumer: int
+    output: str
+    port: str
+
+
+class Topology:
+    """The workers and channels of a graph, in the graph's order."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.workers = [
+            WorkerSpec(index, stage, replica, share_bytes(graph, stage))
+            for index, (stage, replica) in enumerate(
+                (stage, replica) for stage in graph.stages for replica in range(stage.replicas)
+            )
+        ]
+        self.channels = [
+            ChannelSpec(index, *ends) for index, ends in enumerate(self._channel_ends())
+        ]
+
+    def replicas_of(self, name: str) -> list[WorkerSpec]:
+        """The workers that run a stage."""
+        return [worker for worker in self.workers if worker.stage.name == name]
+
+    def trims(self, channel: ChannelSpec) -> Callable[[Any], Any]:
+        """What of a value travels on this channel: what its consumer reads."""
+        consumer = self.workers[channel.consumer].stage
+        modality = modality_of(consumer)
+        if modality is not None:
+            return lambda sample: {"media": sample.media.get(modality)}
+        if isinstance(consumer.what, Packer) and channel.port == SAMPLES:
+            return _without_media
+        return lambda value: value
+
+    @cached_property
+    def pairs(self) -> set[tuple[int, int]]:
+        """The pairs of workers (lower index first) that send each other anything."""
+        found = {(c.producer, c.consumer) for c in self.channels}
+        objectives = [w for w in self.workers if isinstance(w.stage.what, Objective)]
+        for pool in self.graph.joins:
+            for endpoint in pool.inputs:
+                for owner in self.replicas_of(endpoint.stage):
+                    found |= {(owner.index, worker.index) for worker in objectives}
+        return {(min(pair), max(pair)) for pair in found}
+
+    def feedback_modalities(self) -> dict[str, Any]:
+        """The GradientReturn per modality whose encoder trains."""
+        found = {}
+        for feedback in self.graph.feedbacks:
+            encoder = self.graph.stage(feedback.to)
+            if encoder.trains and isinstance(encoder.what, Encoder):
+                found[encoder.what.modality] = feedback.what
+        return found
+
+    def _channel_ends(self) -> list[tuple[int, int, str, str]]:
+        ends = []
+        for stage in self.graph.stages:
+            for port, endpoints in stage.inputs.items():
+                for endpoint in endpoints:
+                    for source, name in self._behind(endpoint, port):
+                        ends += [
+                            (producer.index, consumer.index, source.port, name)
+                            for producer in self.replicas_of(source.stage)
+                            for consumer in self.replicas_of(stage.name)
+                        ]
+        return ends
+
+    def _behind(self, endpoint: Endpoint, port: str) -> list[tuple[Endpoint, str]]:
+        """The endpoint itself; or what a pool joins, each on a port of its own."""
+        if endpoint.stage != POOL:
+            return [(endpoint, port)]
+        (pool,) = self.graph.joins
+        samples, *features = pool.inputs
+        named = [(e, modality_of(self.graph.stage(e.stage)) or e.stage) for e in features]
+        return [(samples, SAMPLES), *named]
+
+
+def _without_media(sample: Sample) -> dict[str, Any]:
+    return {"tokens": sample.tokens, "labels": sample.labels, "note": dict(sample.note)}

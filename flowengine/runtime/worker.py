@@ -1,0 +1,211 @@
+"""A worker: the process that runs one stage replica under the local runtime.
+
+Rules.
+- It runs its stage and moves messages, in one thread. It sleeps only in `select`, on its sockets.
+- It dies with its parent: PDEATHSIG, and the end of its control link, whichever comes first.
+- What goes wrong is said on the control link, in text, before the process ends.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import pickle
+import selectors
+import signal
+import socket
+import sys
+import time
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from flowengine.channel import Kind, Link, Message
+from flowengine.errors import StageError
+from flowengine.graph.load import load_module
+from flowengine.pool import Pool, Segment
+from flowengine.runtime.board import Board, Notes
+from flowengine.runtime.clockwork import Clockwork
+from flowengine.runtime.site import make_site
+from flowengine.runtime.stage import Stage
+from flowengine.runtime.stages import make_stage
+from flowengine.runtime.topology import COORDINATOR, Topology
+
+IDLE_S = 0.5
+"""After so long without a message, garbage that may hold leases is collected once."""
+
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass
+class Boot:
+    """All that a worker is told at its start. Segments and sockets arrive as its own.
+
+    graph: the pickled Graph, from this run's supervisor; graph_file: to import before unpickling.
+    began: the run's start on the monotonic clock, which all processes of a machine share.
+    """
+
+    index: int
+    graph: bytes
+    graph_file: Path | None
+    run_dir: Path
+    began: float
+    num_threads: int
+    segments: dict[int, Segment]
+    board: Segment
+    control: socket.socket
+    links: dict[int, socket.socket]
+
+
+def run_worker(boot: Boot) -> None:
+    """The worker's main function."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    torch.set_num_threads(boot.num_threads)
+    control = Link(boot.control)
+    try:
+        _Worker(boot, control).run()
+    except StageError as error:
+        _say_error(control, str(error), error)
+    except BaseException as error:
+        text = f"worker {boot.index} failed: {type(error).__name__}: {error}"
+        _say_error(control, text, error)
+
+
+def _say_error(control: Link, text: str, error: BaseException) -> None:
+    cause = error.__cause__ or error
+    lines = "".join(traceback.format_exception(cause))
+    control.send((Kind.NOTICE, "error", text, lines))
+    control.drain()
+    sys.exit(1)
+
+
+class _Worker:
+    def __init__(self, boot: Boot, control: Link) -> None:
+        if boot.graph_file is not None:
+            load_module(boot.graph_file)
+        topology = Topology(pickle.loads(boot.graph))
+        self._boot = boot
+        self._control = control
+        self._links = {peer: Link(connection) for peer, connection in boot.links.items()}
+        self._board = Board(boot.board)
+        self._mine: list[tuple[int, Message]] = []
+        self._stopped = False
+        worker = topology.workers[boot.index]
+        self._stage: Stage = make_stage(
+            make_site(
+                topology,
+                boot.index,
+                pool=Pool(boot.index, boot.segments, worker.limit),
+                post=self._post,
+                clock=self._clock,
+                run_dir=boot.run_dir,
+                on_hand=lambda samples: self._board.take_in_hand(boot.index, samples),
+            )
+        )
+        self._selector = selectors.DefaultSelector()
+        for peer, link in [(COORDINATOR, control), *self._links.items()]:
+            self._selector.register(link, selectors.EVENT_READ, (peer, link))
+
+    def run(self) -> None:
+        """Opens the stage and runs it until the supervisor says stop."""
+        self._clockwork = Clockwork(self._clock)
+        try:
+            self._open()
+            while not self._stopped:
+                moved = self._clockwork.run(self._stage)
+                if not moved:
+                    self._note()
+                self._move_messages(wait=not moved and not self._mine)
+            self._control.drain()
+        finally:
+            self._stage.close()
+
+    def _open(self) -> None:
+        try:
+            self._stage.open()
+        except Exception as error:
+            worker = self._stage.site.worker
+            text = f"{worker.stage}: failed to open: {type(error).__name__}: {error}"
+            raise StageError(text) from error
+        self._post(COORDINATOR, (Kind.NOTICE, "ready", self._boot.index, os.getpid()))
+
+    def _clock(self) -> float:
+        return time.perf_counter() - self._boot.began
+
+    def _post(self, to: int, message: Message) -> None:
+        if to == self._boot.index:
+            self._mine.append((to, message))
+        elif to == COORDINATOR:
+            self._control.send(message)
+        else:
+            self._links[to].send(message)
+
+    def _note(self) -> None:
+        clockwork, stage = self._clockwork, self._stage
+        notes = Notes(
+            state=stage.waits.state,
+            waits_for=stage.waits.on,
+            busy_s=clockwork.seconds["busy"],
+            blocked_s=clockwork.seconds["blocked"],
+            starved_s=clockwork.seconds["starved"],
+            used_bytes=stage.pool.used_bytes,
+            peak_bytes=stage.pool.peak_bytes,
+            num_in_hand=0,
+            in_hand=(),
+        )
+        self._board.write(self._boot.index, notes)
+
+    def _move_messages(self, *, wait: bool) -> None:
+        mine, self._mine = self._mine, []
+        for sender, message in mine:
+            self._stage.handle(sender, message)
+        self._watch_writes()
+        ready = self._selector.select(IDLE_S if wait else 0)
+        if wait and not ready:
+            gc.collect()
+            self._stage.return_leases()
+            ready = self._selector.select(None)
+        for key, events in ready:
+            peer, link = key.data
+            self._serve(peer, link, events)
+
+    def _watch_writes(self) -> None:
+        for key in list(self._selector.get_map().values()):
+            _, link = key.data
+            events = selectors.EVENT_READ
+            events |= selectors.EVENT_WRITE if link.wants_to_write else 0
+            if events != key.events:
+                self._selector.modify(link, events, key.data)
+
+    def _serve(self, peer: int, link: Link, events: int) -> None:
+        if events & selectors.EVENT_WRITE:
+            link.flush()
+        if events & selectors.EVENT_READ:
+            for message in link.receive():
+                self._take(peer, message)
+        if link.closed:
+            self._selector.unregister(link)
+            link.close()
+            if peer == COORDINATOR:
+                os._exit(1)
+
+    def _take(self, peer: int, message: Message) -> None:
+        if peer != COORDINATOR:
+            self._stage.handle(peer, message)
+        elif message[1] == "stop":
+            self._stopped = True
+            self._note()
+            self._post(COORDINATOR, self._times())
+        else:
+            self._stage.handle(peer, message)
+
+    def _times(self) -> tuple[Any, ...]:
+        clockwork, pool = self._clockwork, self._stage.pool
+        causes = {cause: round(seconds, 6) for cause, seconds in clockwork.causes.items()}
+        times = [clockwork.seconds, causes, pool.peak_bytes]
+        return (Kind.NOTICE, "times", self._boot.index, *times)

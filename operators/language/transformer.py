@@ -1,0 +1,95 @@
+"""A causal language model over packed samples, with feature rows at the places of placeholders.
+
+Shape letters: T tokens of a pack, C channels, n targets, V words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from itertools import accumulate
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from flowengine.api import IGNORED, Answer, Objective, Pack
+from flowengine.operators.layers import Block, angles, initialise
+from flowengine.operators.layers.block import EPS
+
+
+class LanguageTransformer(nn.Module):
+    """The logits of a pack's targets [n, V]."""
+
+    def __init__(self, *, vocabulary: int, width: int, depth: int, heads: int, groups: int) -> None:
+        super().__init__()
+        self.head = width // heads
+        self.embed = nn.Embedding(vocabulary, width)
+        self.blocks = nn.ModuleList(
+            Block(width=width, heads=heads, groups=groups, causal=True, gated=True)
+            for _ in range(depth)
+        )
+        self.norm = nn.RMSNorm(width, eps=EPS)
+        self.predict = nn.Linear(width, vocabulary, bias=False)
+        initialise(self, depth=depth)
+
+    def forward(self, pack: Pack, placeholders: Mapping[str, int], targets: Tensor) -> Tensor:
+        x_TC = self.embed(pack.tokens)
+        for modality, rows in pack.features.items():
+            places = (pack.tokens == placeholders[modality]).nonzero()[:, 0]
+            x_TC = x_TC.index_copy(0, places, rows.to(x_TC.dtype))
+        turn = angles(pack.positions[:, None], width=self.head, dtype=x_TC.dtype)
+        for block in self.blocks:
+            x_TC = block(x_TC, turn, pack.lengths)
+        logits: Tensor = self.predict(self.norm(x_TC[targets - 1]))
+        return logits
+
+
+class LanguageModel(Objective[LanguageTransformer]):
+    """The cross entropy of every target, given its sample's earlier tokens and features.
+
+    vocabulary: how many token ids there are. placeholders: the token id at whose places the feature
+    rows of a modality stand; the rows have `width` channels. groups: key and value heads.
+    """
+
+    vocabulary: int
+    width: int = 128
+    depth: int = 3
+    heads: int = 4
+    groups: int = 2
+    placeholders: Mapping[str, int] = field(default_factory=lambda: {"image": 0})
+
+    def build(self) -> LanguageTransformer:
+        return LanguageTransformer(
+            vocabulary=self.vocabulary,
+            width=self.width,
+            depth=self.depth,
+            heads=self.heads,
+            groups=self.groups,
+        )
+
+    def loss(self, module: LanguageTransformer, pack: Pack) -> Tensor:
+        targets = _targets(pack)
+        logits = module(pack, self.placeholders, targets)
+        wide = torch.promote_types(logits.dtype, torch.float32)
+        return F.cross_entropy(logits.to(wide), pack.labels[targets], reduction="sum")
+
+    def answers(self, module: LanguageTransformer, pack: Pack) -> list[Answer]:
+        targets = _targets(pack)
+        predicted = module(pack, self.placeholders, targets).argmax(-1)
+        ends = torch.tensor(list(accumulate(pack.lengths)), device=targets.device)
+        cuts = torch.searchsorted(targets, ends)[:-1].tolist()
+        return [
+            Answer(predicted=guess, expected=truth, note=note)
+            for guess, truth, note in zip(
+                predicted.tensor_split(cuts),
+                pack.labels[targets].tensor_split(cuts),
+                pack.notes,
+                strict=True,
+            )
+        ]
+
+
+def _targets(pack: Pack) -> Tensor:
+    """The places of the targets in the pack: int64 [n]."""
+    return (pack.labels != IGNORED).nonzero()[:, 0]

@@ -1,0 +1,60 @@
+"""A pre-norm transformer block over packed segments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from flowengine.operators.layers.attention import attend
+from flowengine.operators.layers.rotation import rotate
+
+EPS = 1e-6
+"""Added to the mean square of a row: a flat patch, all zero, stays zero and has a gradient."""
+
+
+class Block(nn.Module):
+    """Attention and a feed-forward layer, each with a root-mean-square norm and a residual.
+
+    gated: SwiGLU (arXiv 2002.05202) of 8/3 * width; else GELU of 4 * width: the same weights.
+    """
+
+    def __init__(self, *, width: int, heads: int, groups: int, causal: bool, gated: bool) -> None:
+        super().__init__()
+        self.heads, self.groups, self.causal, self.gated = heads, groups, causal, gated
+        head = width // heads
+        hidden = 8 * width // 3 if gated else 4 * width
+        self.before_attention = nn.RMSNorm(width, eps=EPS)
+        self.qkv = nn.Linear(width, (heads + 2 * groups) * head, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+        self.before_feed = nn.RMSNorm(width, eps=EPS)
+        self.up = nn.Linear(width, 2 * hidden if gated else hidden, bias=False)
+        self.down = nn.Linear(hidden, width, bias=False)
+
+    def forward(self, x_TC: Tensor, turn_T1P: Tensor, lengths: Sequence[int]) -> Tensor:
+        heads = self.qkv(self.before_attention(x_TC)).unflatten(-1, (-1, 2 * turn_T1P.shape[-1]))
+        turned = rotate(heads[:, : self.heads + self.groups], turn_T1P)
+        q, k = turned.split((self.heads, self.groups), dim=1)
+        v = heads[:, self.heads + self.groups :]
+        x_TC = x_TC + self.out(attend(q, k, v, lengths, causal=self.causal).flatten(1))
+        return x_TC + self.down(self._activate(self.up(self.before_feed(x_TC))))
+
+    def _activate(self, x: Tensor) -> Tensor:
+        if not self.gated:
+            return F.gelu(x)
+        gate, value = x.chunk(2, dim=-1)
+        return F.silu(gate) * value
+
+
+def initialise(module: nn.Module, *, depth: int) -> None:
+    """Normal weights of variance 1 / inputs; what adds to the residual is smaller by sqrt(2 depth)."""
+    for name, part in module.named_modules():
+        if isinstance(part, nn.Linear):
+            scale = (2 * depth) ** -0.5 if name.endswith((".out", ".down")) else 1.0
+            nn.init.normal_(part.weight, std=scale * part.in_features**-0.5)
+            if part.bias is not None:
+                nn.init.zeros_(part.bias)
+        elif isinstance(part, nn.Embedding):
+            nn.init.normal_(part.weight, std=1.0)

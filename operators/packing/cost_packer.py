@@ -1,0 +1,41 @@
+"""Packs of nearly equal cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from itertools import pairwise
+
+from flowengine.api import Lengths, Packer
+from flowengine.schedule import Cost, balance
+
+
+class CostPacker(Packer):
+    """Makes one step's packs nearly equal in cost.
+
+    max_tokens: the most tokens a pack holds.
+    min_packs: at least so many packs per step, if it has as many samples; with several packs the
+        encoder can work on one while the language model works on another.
+    cost: what a sample costs.
+    max_rows: the most feature rows a pack holds, per modality; a modality left out has no limit.
+    """
+
+    max_tokens: int
+    min_packs: int = 1
+    cost: Cost = Cost()
+    max_rows: Mapping[str, int] = field(default_factory=dict)
+
+    def plan(self, lengths: Sequence[Lengths]) -> list[list[int]]:
+        """Members ascend within a pack, and the packs are in the order of their first members.
+
+        Raises TooLongError for a sample that fits no pack.
+        """
+        ids, offsets = balance(
+            [sample.tokens for sample in lengths],
+            self.cost.of_samples(lengths),
+            max_tokens=self.max_tokens,
+            min_packs=self.min_packs,
+            rows={name: [each.media.get(name, 0) for each in lengths] for name in self.max_rows},
+            max_rows=self.max_rows,
+        )
+        return [ids[start:stop].tolist() for start, stop in pairwise(offsets.tolist())]

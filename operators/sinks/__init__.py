@@ -1,0 +1,5 @@
+"""Where results go."""
+
+from flowengine.operators.sinks.accuracy import Accuracy
+
+__all__ = ["Accuracy"]

@@ -1,0 +1,121 @@
+"""A vision transformer for pictures of any size, without resizing or padding.
+
+After Qwen2-VL's (arXiv 2409.12191): a picture is a sequence of patches; a patch sees the patches
+of its own picture; two-dimensional rotary positions; at the end every 2 x 2 patches are merged
+into one feature row.
+
+Shape letters: P patches of all pictures, N = P / 4 rows, C channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from flowengine.api import Encoder
+from flowengine.operators.layers import Block, angles, initialise
+from flowengine.operators.layers.block import EPS
+
+PATCH = 8
+MERGE = 2
+CELL = PATCH * MERGE
+
+
+@dataclass(frozen=True)
+class Patches:
+    """The patches of several pictures.
+
+    pixels: uint8 [P, PATCH * PATCH * 3], cell by cell in raster order, and so within a cell.
+    places: int64 [P, 2], row and column in the picture.
+    lengths: patches per picture, sums to P.
+    """
+
+    pixels: Tensor
+    places: Tensor
+    lengths: tuple[int, ...]
+
+
+class VisionTransformer(nn.Module):
+    """Patches to feature rows [N, output]."""
+
+    def __init__(self, *, width: int, depth: int, heads: int, output: int) -> None:
+        super().__init__()
+        self.head = width // heads
+        self.embed = nn.Linear(PATCH * PATCH * 3, width)
+        self.blocks = nn.ModuleList(
+            Block(width=width, heads=heads, groups=heads, causal=False, gated=False)
+            for _ in range(depth)
+        )
+        self.norm = nn.RMSNorm(width, eps=EPS)
+        self.merge = nn.Linear(MERGE * MERGE * width, output)
+        self.project = nn.Linear(output, output)
+        initialise(self, depth=depth)
+
+    def forward(self, patches: Patches) -> Tensor:
+        dtype = self.embed.weight.dtype
+        x_PC = self.embed(patches.pixels.to(dtype).sub_(127.5).div_(64.0))
+        turn = angles(patches.places, width=self.head, dtype=dtype)
+        for block in self.blocks:
+            x_PC = block(x_PC, turn, patches.lengths)
+        merged = self.merge(self.norm(x_PC).view(-1, MERGE * MERGE * x_PC.shape[1]))
+        rows: Tensor = self.project(F.gelu(merged))
+        return rows
+
+
+class VisionEncoder(Encoder[VisionTransformer, Patches]):
+    """One feature row of `output` channels per 16 x 16 pixels, in raster order.
+
+    Reads uint8 [H, W, 3]; H and W are multiples of 16.
+    """
+
+    width: int = 96
+    depth: int = 3
+    heads: int = 2
+    output: int = 128
+    modality: ClassVar[str] = "image"
+
+    def feature_shape(self) -> tuple[int, ...]:
+        return (self.output,)
+
+    def build(self) -> VisionTransformer:
+        return VisionTransformer(
+            width=self.width, depth=self.depth, heads=self.heads, output=self.output
+        )
+
+    def batch(self, media: Sequence[Tensor]) -> Patches:
+        places = [_places(picture) for picture in media]
+        return Patches(
+            pixels=torch.cat([_patches(picture) for picture in media]),
+            places=torch.cat(places),
+            lengths=tuple(len(place) for place in places),
+        )
+
+    def forward(self, module: VisionTransformer, batch: Patches) -> Tensor:
+        rows: Tensor = module(batch)
+        return rows
+
+
+def _patches(picture: Tensor) -> Tensor:
+    """[H, W, 3] to [P, PATCH * PATCH * 3]."""
+    height, width, _ = picture.shape
+    if height % CELL or width % CELL:
+        raise ValueError(
+            f"vision: a picture has {height} x {width} pixels, its sides must be multiples of {CELL}"
+        )
+    split = picture.view(height // CELL, MERGE, PATCH, width // CELL, MERGE, PATCH, 3)
+    return split.permute(0, 3, 1, 4, 2, 5, 6).reshape(-1, PATCH * PATCH * 3)
+
+
+def _places(picture: Tensor) -> Tensor:
+    """Row and column of every patch, in the order of `_patches`: int64 [P, 2]."""
+    height, width = picture.shape[0] // PATCH, picture.shape[1] // PATCH
+    options = {"device": picture.device}
+    row = torch.arange(height, **options).view(-1, 1, MERGE, 1)
+    column = torch.arange(width, **options).view(1, -1, 1, MERGE)
+    grid = (height // MERGE, width // MERGE, MERGE, MERGE)
+    return torch.stack((row.expand(grid), column.expand(grid)), dim=-1).view(-1, 2)

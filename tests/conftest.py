@@ -1,0 +1,9 @@
+"""One torch thread: results depend on nothing but the code, and two cores are two cores."""
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> None:
+    torch.set_num_threads(1)

@@ -1,0 +1,69 @@
+"""The operator: lengths in, packs out."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+
+from flowengine.api import Lengths
+from flowengine.operators.packing import CostPacker
+from flowengine.schedule import Cost, TooLongError, warm
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled() -> None:
+    warm()
+
+
+def pages(num_samples: int) -> list[Lengths]:
+    """Documents whose images are half of their tokens."""
+    drawn = np.random.default_rng(5).lognormal(np.log(200), 0.8, num_samples)
+    return [
+        Lengths(tokens=2 * rows, targets=rows, media={"image": rows})
+        for rows in np.clip(drawn, 4, 1024).astype(int).tolist()
+    ]
+
+
+@pytest.mark.parametrize("num_samples", [0, 1, 64, 1000])
+def test_plan_holds_every_sample_once(num_samples: int) -> None:
+    """Every sample of the step is in one pack, within the pack's limits."""
+    lengths = pages(num_samples)
+    packs = CostPacker(max_tokens=4096, max_rows={"image": 1500}).plan(lengths)
+    assert sorted(index for group in packs for index in group) == list(range(num_samples))
+    assert all(sum(lengths[index].tokens for index in group) <= 4096 for group in packs)
+    assert all(sum(lengths[index].media["image"] for index in group) <= 1500 for group in packs)
+
+
+@pytest.mark.parametrize(("min_packs", "expected"), [(1, 2), (7, 7), (99, 12)])
+def test_min_packs_splits_a_step(min_packs: int, expected: int) -> None:
+    """A step has at least min_packs packs, if it has as many samples."""
+    lengths = [Lengths(tokens=100, targets=50)] * 12
+    packs = CostPacker(max_tokens=1000, min_packs=min_packs).plan(lengths)
+    assert len(packs) == expected
+
+
+def test_cost_decides() -> None:
+    """With another cost other samples share a pack."""
+    lengths = [Lengths(tokens=tokens, targets=1) for tokens in (8, 4, 4)]
+    assert CostPacker(max_tokens=16, min_packs=2).plan(lengths) == [[0], [1, 2]]
+    per_sample = Cost(linear=0, constant=1)
+    assert CostPacker(max_tokens=16, min_packs=2, cost=per_sample).plan(lengths) == [[0, 2], [1]]
+
+
+def test_plan_survives_pickling() -> None:
+    """A packer sent to another process plans the same packs."""
+    packer = CostPacker(max_tokens=4096, cost=Cost(quadratic=1e-4, media={"image": 2.0}))
+    lengths = pages(200)
+    assert pickle.loads(pickle.dumps(packer)).plan(lengths) == packer.plan(lengths)
+
+
+def test_sample_without_a_pack_is_named() -> None:
+    """A sample longer than a pack is refused with its position, its length and the remedy."""
+    lengths = [Lengths(tokens=tokens, targets=1) for tokens in (8, 9, 8, 9012)]
+    with pytest.raises(TooLongError) as caught:
+        CostPacker(max_tokens=8192).plan(lengths)
+    expected = "pack: sample 3 has 9012 tokens, a pack holds 8192; raise max_tokens="
+    assert str(caught.value) == expected
+    assert caught.value.position == 3

@@ -1,0 +1,60 @@
+"""Runs a graph for a test and gathers what it said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file
+from torch import Tensor
+
+from flowengine import Graph, check
+from flowengine.runtime import Runtime, execute
+from flowengine.runtime.events import CatalogueRows, Event, Reported, RunDone, StepDone
+
+
+@dataclass
+class Ran:
+    """What a run said: its steps, reports, catalogue columns and final weights by stage."""
+
+    steps: list[StepDone] = field(default_factory=list)
+    reports: list[Reported] = field(default_factory=list)
+    catalogue: dict[str, list[Any]] = field(default_factory=dict)
+    weights: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    done: RunDone | None = None
+
+    @property
+    def losses(self) -> list[float]:
+        return [step.loss for step in self.steps]
+
+    def rows(self, stage: str) -> list[dict[str, Any]]:
+        """The catalogue's rows of a stage's payloads."""
+        names = list(self.catalogue)
+        rows = [
+            dict(zip(names, row, strict=True)) for row in zip(*self.catalogue.values(), strict=True)
+        ]
+        return [row for row in rows if row["stage"] == stage]
+
+
+def run_graph(graph: Graph, tmp_path: Path, *, runtime: Runtime = "inline") -> Ran:
+    """Checks and runs the graph in a directory of its own."""
+    check(graph)
+    ran = Ran()
+
+    def observe(event: Event) -> None:
+        if isinstance(event, StepDone):
+            ran.steps.append(event)
+        elif isinstance(event, Reported):
+            ran.reports.append(event)
+        elif isinstance(event, CatalogueRows):
+            for name, column in event.columns.items():
+                ran.catalogue.setdefault(name, []).extend(column)
+        elif isinstance(event, RunDone):
+            ran.done = event
+
+    execute(graph, runtime=runtime, run_dir=tmp_path, observe=observe)
+    assert ran.done is not None
+    for stage, file in ran.done.weights.items():
+        ran.weights[stage] = load_file(tmp_path / file)
+    return ran
