@@ -59,7 +59,7 @@ class PlainLoop:
         if one_backward:
             torch.autograd.backward(torch.stack(sums).sum() / targets)
         self.update(step)
-        return sum(float(value.detach()) for value in sums) / targets
+        return float(sum(float(value.detach()) for value in sums) / targets)
 
     def pack_loss(self, indices: list[int]) -> Tensor:
         encoder: Any = self.stages[0].what

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from flowengine.api import Encoder
 from flowengine.channel import ROW_BYTES, Inlet, Row
@@ -24,6 +23,7 @@ from flowengine.errors import RunError
 from flowengine.pool import Payload, Span
 from flowengine.pool.payload import dtype_name
 from flowengine.runtime.emission import Header, catalogue_entry
+from flowengine.runtime.flight import Flight, fly, land
 from flowengine.runtime.round import Round
 from flowengine.runtime.site import Site
 from flowengine.runtime.stage import Stage
@@ -34,30 +34,14 @@ AHEAD = 3
 
 
 @dataclass
-class _Flight:
-    """A pack whose features are out. outputs: the forward's result, or None to recompute it."""
-
-    step: int
-    pack: int
-    seed: int
-    module: nn.Module
-    span: Span
-    batch: Any
-    outputs: Tensor | None
-    shape: tuple[int, ...]
-    returned: bool = False
-
-
-@dataclass
 class _Encoded:
-    """Features that wait for room."""
+    """Features that wait for room; flight is None for a pack without this modality."""
 
     round: Round
     pack: int
-    rows: list[tuple[Inlet, Row]]
+    rows: list[Row]
     counts: list[int]
-    outputs: Tensor | None
-    flight: _Flight | None
+    flight: Flight | None
     version: int
 
 
@@ -69,10 +53,10 @@ class EncoderStage(Stage):
         assert isinstance(self.spec.what, Encoder)
         self._encoder: Encoder[Any, Any] = self.spec.what
         self._arrived: dict[tuple[int, int], dict[int, tuple[Inlet, Row]]] = {}
-        self._flights: deque[_Flight] = deque()
         self._encoded: _Encoded | None = None
-        self._next = site.worker.replica
+        self._flights: deque[Flight] = deque()
         self._unreturned = 0
+        self._next = site.worker.replica
         self._open_steps: deque[int] = deque()
         self._lag = 0
 
@@ -84,19 +68,19 @@ class EncoderStage(Stage):
         self._encoder.close()
 
     def on_gradient(self, address: int, count: int) -> None:
-        flight = next(f for f in self._flights if f.span.address == address)
-        if flight.span.leases > count:
-            flight.span.leases -= count
-            return
-        flight.returned = True
-        self._unreturned -= 1
+        flight = next(f for f in self._flights if f.span is not None and f.span.address == address)
+        assert flight.span is not None
+        flight.span.leases -= count
+        if flight.span.leases == 0:
+            flight.returned = True
+            self._unreturned -= 1
 
     def on_notice(self, subject: str, fields: list[Any]) -> None:
         self.trainer.on_notice(subject, fields)
 
     def work(self) -> bool:
         if self._encoded is not None:
-            return self._send_features()
+            return self._send_features(self._encoded)
         self._collect()
         if self._can_take_back() and self._unreturned >= AHEAD:
             return self._take_back()
@@ -105,8 +89,7 @@ class EncoderStage(Stage):
         if self._can_take_back():
             return self._take_back()
         if self._step_is_over():
-            step = self._open_steps.popleft()
-            self.trainer.finish_step(step)
+            self.trainer.finish_step(self._open_steps.popleft())
             return True
         if self._round_is_encoded():
             return self._end_round()
@@ -135,87 +118,63 @@ class EncoderStage(Stage):
             return False
         return self.trainer.module_of(self._wanted_version()) is not None
 
+    def _has_window(self) -> bool:
+        return self.spec.window is None or len(self._flights) < self.spec.window
+
     def _wanted_version(self) -> int:
         round_ = self.rounds[self.current]
         return self.trainer.version_for(round_.step, held_out=round_.held_out)
 
-    def _has_window(self) -> bool:
-        return self.spec.window is None or len(self._flights) < self.spec.window
-
     def _encode(self) -> bool:
-        round_ = self.rounds[self.current]
+        round_, version = self.rounds[self.current], self._wanted_version()
         arrived = self._arrived.pop((self.current, self._next))
         parts = [arrived[place] for place in range(len(arrived))]
-        self.take_in_hand(tuple(row.sample for _, row in parts))
-        media = [row.tree["media"] for _, row in parts]
-        loaded = [self.load(item) for item in media if isinstance(item, Payload)]
-        version = self._wanted_version()
-        module = self.trainer.module_of(version)
-        assert module is not None
-        outputs, flight, counts = None, None, [0] * len(parts)
-        if loaded:
-            batch = self._encoder.batch(loaded)
-            del loaded
-            outputs, flight = self._forward(round_, module, batch)
-            counts = self._counts(parts, outputs)
-        encoded = _Encoded(round_, self._next, parts, counts, outputs, flight, version)
+        rows = [row for _, row in parts]
+        self.take_in_hand(tuple(row.sample for row in rows))
+        flight = self._fly(round_, version, rows)
+        counts = self._count_features(rows, flight)
         for inlet, row in parts:
             inlet.give_back([row])
         if not round_.held_out and self.trainer.trains:
             self._lag = max(self._lag, round_.step - version)
-        self._encoded = encoded
+        self._encoded = _Encoded(round_, self._next, rows, counts, flight, version)
         self._next += self.spec.replicas
-        self._send_features()
+        self._send_features(self._encoded)
         return True
 
-    def _forward(
-        self, round_: Round, module: nn.Module, batch: Any
-    ) -> tuple[Tensor, _Flight | None]:
-        learns = self.trainer.trains and not round_.held_out
-        seed = self.site.seed("forward", round_.number, self._next)
-        stashes = learns and self.spec.activations == "stash"
-        torch.manual_seed(seed)
-        with torch.set_grad_enabled(stashes):
-            outputs = self._encoder.forward(module, batch)
-        shape = tuple(outputs.shape)
-        if shape[1:] != tuple(self._encoder.feature_shape()):
-            raise RunError(
-                f"{self.spec}: forward gave features of shape {shape[1:]} per row, but "
-                f"feature_shape() says {tuple(self._encoder.feature_shape())}"
-            )
-        if not learns:
-            return outputs, None
-        flight = _Flight(
-            step=round_.step,
-            pack=self._next,
-            seed=seed,
+    def _fly(self, round_: Round, version: int, rows: list[Row]) -> Flight | None:
+        payloads = [row.tree["media"] for row in rows]
+        media = [self.load(payload) for payload in payloads if payload is not None]
+        module = self.trainer.module_of(version)
+        assert module is not None
+        if not media:
+            return None
+        return fly(
+            self.spec,
+            media,
             module=module,
-            span=Span(0, 0),
-            batch=None if stashes else batch,
-            outputs=outputs if stashes else None,
-            shape=shape,
+            step=round_.step,
+            seed=self.site.seed("forward", round_.number, self._next),
+            learns=self.trainer.trains and not round_.held_out,
         )
-        return outputs, flight
 
-    def _counts(self, parts: list[tuple[Inlet, Row]], outputs: Tensor) -> list[int]:
+    def _count_features(self, rows: list[Row], flight: Flight | None) -> list[int]:
         modality = self._encoder.modality
         counts = [
-            row.media.get(modality, 0) if isinstance(row.tree["media"], Payload) else 0
-            for _, row in parts
+            row.media.get(modality, 0) if row.tree["media"] is not None else 0 for row in rows
         ]
-        if sum(counts) != len(outputs):
-            samples = [row.sample for _, row in parts]
+        found = flight.shape[0] if flight is not None else 0
+        if sum(counts) != found:
             raise RunError(
-                f"{self.spec}: forward gave {len(outputs)} feature rows for samples {samples}, "
-                f"whose lengths announce {counts}; forward must give Lengths.media rows each"
+                f"{self.spec}: forward gave {found} feature rows for samples "
+                f"{[row.sample for row in rows]}, whose lengths announce {counts}; expected "
+                f"Lengths.media['{modality}'] rows for each"
             )
         return counts
 
     # sending
 
-    def _send_features(self) -> bool:
-        encoded = self._encoded
-        assert encoded is not None
+    def _send_features(self, encoded: _Encoded) -> bool:
         outlets = [edge.route(encoded.pack) for edge in self.site.edges]
         num_rows, size = len(encoded.rows), len(encoded.rows) * ROW_BYTES
         for edge, outlet in zip(self.site.edges, outlets, strict=True):
@@ -226,39 +185,37 @@ class EncoderStage(Stage):
                 )
             if not outlet.has_room(num_rows, size):
                 return self.wait("blocked", f"credits of '{edge.reader}'")
-        span = None
-        if encoded.outputs is not None:
-            span = self.pool.reserve(encoded.outputs.nbytes)
+        flight, span = encoded.flight, None
+        if flight is not None:
+            assert flight.outputs is not None
+            span = self.pool.reserve(flight.outputs.nbytes)
             if span is None:
                 return self.wait("blocked", "room in the pool")
+            self.pool.write([flight.outputs.detach()], span)
+            flight.settle(span)
+            if flight.learns:
+                self._flights.append(flight)
+                self._unreturned += 1
         rows = self._feature_rows(encoded, span, num_readers=len(outlets))
         for outlet in outlets:
             outlet.send(rows)
-        if encoded.flight is not None:
-            assert span is not None
-            encoded.flight.span = span
-            self._flights.append(encoded.flight)
-            self._unreturned += 1
         self._encoded = None
         return True
 
     def _feature_rows(self, encoded: _Encoded, span: Span | None, *, num_readers: int) -> list[Row]:
         features, dtype = self._encoder.feature_shape(), getattr(torch, self.site.graph.dtype)
-        if encoded.outputs is not None and span is not None:
-            dtype = encoded.outputs.dtype
-            self.pool.write([encoded.outputs.detach()], span)
         row_bytes = torch.empty(features, dtype=dtype).nbytes
         rows, first, now = [], 0, self.site.clock()
-        for (_, row), count in zip(encoded.rows, encoded.counts, strict=True):
+        for row, count in zip(encoded.rows, encoded.counts, strict=True):
             shape = (count, *features)
+            payload = Payload(b"", 0, 0, dtype_name(dtype), shape)
             if count and span is not None:
-                payload = Payload(None, span.address, first * row_bytes, dtype_name(dtype), shape)
+                offset = first * row_bytes
+                payload = Payload(None, span.address, offset, dtype_name(dtype), shape)
                 header = Header.of(row, encoded.round)
                 entry = catalogue_entry(self.site, header, payload, now, version=encoded.version)
                 span.entries.append(entry)
                 span.leases += num_readers
-            else:
-                payload = Payload(b"", 0, 0, dtype_name(dtype), shape)
             tree = {"modality": self._encoder.modality, "rows": payload}
             rows.append(row._replace(size=ROW_BYTES, tree=tree))
             first += count
@@ -273,18 +230,13 @@ class EncoderStage(Stage):
 
     def _take_back(self) -> bool:
         flight = self._flights.popleft()
-        self.take_in_hand(tuple(entry["sample"] for entry in flight.span.entries))
-        outputs = flight.outputs
-        if outputs is None:
-            torch.manual_seed(flight.seed)
-            with torch.enable_grad():
-                outputs = self._encoder.forward(flight.module, flight.batch)
-        dtype = dtype_name(outputs.dtype)
-        gradient = self.pool.view(Payload(None, flight.span.address, 0, dtype, flight.shape))
-        torch.autograd.backward(outputs, gradient)
-        for entry in flight.span.entries:
+        span, dtype = flight.span, self.site.graph.dtype
+        assert span is not None
+        self.take_in_hand(tuple(entry["sample"] for entry in span.entries))
+        land(self.spec, flight, self.pool.view(Payload(None, span.address, 0, dtype, flight.shape)))
+        for entry in span.entries:
             entry["state"] = "gradient"
-        self.pool.release(flight.span.address, flight.span.leases)
+        self.pool.release(span.address, 0)
         return True
 
     # the ends of steps and rounds

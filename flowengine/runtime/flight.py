@@ -1,0 +1,89 @@
+"""An encoder's packs in flight: their forward, and their backward when the gradients return."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from flowengine.api import Encoder
+from flowengine.errors import RunError
+from flowengine.graph.description import StageSpec
+from flowengine.pool import Span
+
+
+@dataclass
+class Flight:
+    """A pack's features, from the forward until their gradient has been taken in.
+
+    outputs: features [N, ...]; with their autograd graph where activations are stashed, dropped
+    after sending where they are recomputed from `batch` with the same `module` and `seed`.
+    span: where the features lie in the pool, once sent. returned: whether it holds the gradient.
+    """
+
+    step: int
+    seed: int
+    module: nn.Module
+    shape: tuple[int, ...]
+    outputs: Tensor | None
+    batch: Any = None
+    learns: bool = False
+    span: Span | None = None
+    returned: bool = False
+
+    def settle(self, span: Span) -> None:
+        """The features have been written to `span`."""
+        self.span = span
+        if self.batch is not None:
+            self.outputs = None
+
+
+def fly(
+    stage: StageSpec,
+    media: Sequence[Tensor],
+    *,
+    module: nn.Module,
+    step: int,
+    seed: int,
+    learns: bool,
+) -> Flight:
+    """The forward of an encoder on these samples' media."""
+    encoder: Encoder[Any, Any] = stage.what  # type: ignore[assignment]
+    stashes = learns and stage.activations == "stash"
+    batch = encoder.batch(media)
+    outputs = _forward(encoder, module, batch, seed=seed, with_graph=stashes)
+    wanted = tuple(encoder.feature_shape())
+    if tuple(outputs.shape[1:]) != wanted:
+        raise RunError(
+            f"{stage}: forward gave features of shape {tuple(outputs.shape[1:])} per row, but "
+            f"feature_shape() says {wanted}"
+        )
+    return Flight(
+        step=step,
+        seed=seed,
+        module=module,
+        shape=tuple(outputs.shape),
+        outputs=outputs,
+        batch=batch if learns and not stashes else None,
+        learns=learns,
+    )
+
+
+def land(stage: StageSpec, flight: Flight, gradient: Tensor) -> None:
+    """The backward: adds to the gradients of the module that made the features."""
+    encoder: Encoder[Any, Any] = stage.what  # type: ignore[assignment]
+    outputs = flight.outputs
+    if outputs is None:
+        outputs = _forward(encoder, flight.module, flight.batch, seed=flight.seed, with_graph=True)
+    torch.autograd.backward(outputs, gradient)
+
+
+def _forward(
+    encoder: Encoder[Any, Any], module: nn.Module, batch: Any, *, seed: int, with_graph: bool
+) -> Tensor:
+    torch.manual_seed(seed)
+    with torch.set_grad_enabled(with_graph):
+        return encoder.forward(module, batch)
