@@ -156,6 +156,7 @@ class EncoderStage(Stage):
             step=round_.step,
             seed=self.site.seed("forward", round_.number, self._next),
             learns=self.trainer.trains and not round_.held_out,
+            dtype=getattr(torch, self.site.graph.dtype),
         )
 
     def _count_features(self, rows: list[Row], flight: Flight | None) -> list[int]:

@@ -49,6 +49,7 @@ def fly(
     step: int,
     seed: int,
     learns: bool,
+    dtype: torch.dtype,
 ) -> Flight:
     """The forward of an encoder on these samples' media."""
     encoder: Encoder[Any, Any] = stage.what  # type: ignore[assignment]
@@ -56,10 +57,10 @@ def fly(
     batch = encoder.batch(media)
     outputs = _forward(encoder, module, batch, seed=seed, with_graph=stashes)
     wanted = tuple(encoder.feature_shape())
-    if tuple(outputs.shape[1:]) != wanted:
+    if tuple(outputs.shape[1:]) != wanted or outputs.dtype != dtype:
         raise RunError(
-            f"{stage}: forward gave features of shape {tuple(outputs.shape[1:])} per row, but "
-            f"feature_shape() says {wanted}"
+            f"{stage}: forward gave features of shape {tuple(outputs.shape[1:])} per row and "
+            f"{outputs.dtype}; expected feature_shape() = {wanted} and the graph's {dtype}"
         )
     return Flight(
         step=step,
