@@ -7,6 +7,8 @@ import time
 from collections import deque
 from pathlib import Path
 
+import torch
+
 from flowengine.channel import Message
 from flowengine.errors import StallError
 from flowengine.graph import Graph
@@ -19,6 +21,7 @@ from flowengine.runtime.site import make_site
 from flowengine.runtime.stage import Stage
 from flowengine.runtime.stages import make_stage
 from flowengine.runtime.stall import describe_stall
+from flowengine.runtime.threads import threads_per_worker
 from flowengine.runtime.topology import COORDINATOR, Topology
 
 
@@ -46,6 +49,8 @@ class InlineRun:
 
     def run(self) -> None:
         """Runs the graph to its end; StallError if that is out of reach."""
+        threads_before = torch.get_num_threads()
+        torch.set_num_threads(threads_per_worker(self._topology))
         try:
             for stage in self._stages:
                 stage.open()
@@ -60,6 +65,7 @@ class InlineRun:
                     self._observe(self.status())
             self._observe(RunDone(self.clock(), start_s, self.status(), self._coordinator.weights))
         finally:
+            torch.set_num_threads(threads_before)
             for stage in self._stages:
                 stage.close()
             for segment in self._segments.values():

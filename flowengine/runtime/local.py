@@ -11,7 +11,6 @@ Rules.
 from __future__ import annotations
 
 import multiprocessing
-import os
 import pickle
 import selectors
 import signal
@@ -20,7 +19,6 @@ import time
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from flowengine.api import Trainable
 from flowengine.channel import Kind, Link, Message
 from flowengine.errors import GraphError, StageError, StallError, WorkerLostError
 from flowengine.graph import Graph
@@ -30,6 +28,7 @@ from flowengine.runtime.coordinator import Coordinator
 from flowengine.runtime.events import Observer, PoolStatus, RunDone, StageStatus, Status
 from flowengine.runtime.segments import make_segments
 from flowengine.runtime.stall import describe_stall
+from flowengine.runtime.threads import computes, threads_per_worker
 from flowengine.runtime.topology import Topology, WorkerSpec
 from flowengine.runtime.worker import Boot, run_worker
 
@@ -124,7 +123,7 @@ class LocalRun:
                 graph_file=self._topology.graph.file,
                 run_dir=self._run_dir,
                 began=self._began,
-                num_threads=threads if _computes(worker) else 1,
+                num_threads=threads if computes(worker) else 1,
                 segments=segments,
                 board=board,
                 control=theirs,
@@ -262,13 +261,3 @@ class LocalRun:
             link.close()
         for segment in self._segments:
             segment.close()
-
-
-def _computes(worker: WorkerSpec) -> bool:
-    return isinstance(worker.stage.what, Trainable)
-
-
-def threads_per_worker(topology: Topology) -> int:
-    """Threads for each worker that computes with torch: the cores, evenly; at least one."""
-    computing = sum(1 for worker in topology.workers if _computes(worker))
-    return max(1, len(os.sched_getaffinity(0)) // max(1, computing))
