@@ -14,7 +14,8 @@ from flowengine.pool import Segment
 from flowengine.runtime.events import State
 
 _STATES: tuple[State, ...] = get_args(State)
-_HEAD = struct.Struct("<BBHxxxxdddQQ")
+_HEAD = struct.Struct("<BBHxxxxddddQQ")
+_SINCE = struct.Struct("<d")
 _NUM_IDS, _TEXT_BYTES = 16, 80
 _SLOT = 512
 assert _HEAD.size + 8 * _NUM_IDS + _TEXT_BYTES <= _SLOT
@@ -22,9 +23,14 @@ assert _HEAD.size + 8 * _NUM_IDS + _TEXT_BYTES <= _SLOT
 
 @dataclass(frozen=True)
 class Notes:
-    """What one worker says of itself. num_in_hand may exceed len(in_hand), which is cut."""
+    """What one worker says of itself.
+
+    since_s: when it entered this state; the times by state do not count it yet.
+    num_in_hand may exceed len(in_hand), which is cut.
+    """
 
     state: State
+    since_s: float
     waits_for: str
     busy_s: float
     blocked_s: float
@@ -55,6 +61,7 @@ class Board:
             _STATES.index(notes.state),
             len(text),
             min(notes.num_in_hand, 0xFFFF),
+            notes.since_s,
             notes.busy_s,
             notes.blocked_s,
             notes.starved_s,
@@ -63,27 +70,31 @@ class Board:
         )
         start = worker * _SLOT + _HEAD.size + 8 * _NUM_IDS
         self._bytes[start : start + len(text)] = text
-        self.take_in_hand(worker, notes.in_hand, busy=notes.state == "busy")
+        self._write_ids(worker, notes.in_hand)
 
-    def take_in_hand(self, worker: int, samples: tuple[int, ...], *, busy: bool = True) -> None:
-        """Notes the samples that the worker begins to work on."""
-        ids = samples[:_NUM_IDS]
+    def take_in_hand(self, worker: int, samples: tuple[int, ...], *, now_s: float) -> None:
+        """Notes that the worker begins to work, and on which samples."""
+        self._write_ids(worker, samples)
         start = worker * _SLOT
-        struct.pack_into(f"<{len(ids)}q", self._bytes, start + _HEAD.size, *ids)
         struct.pack_into("<H", self._bytes, start + 2, min(len(samples), 0xFFFF))
-        if busy:
-            struct.pack_into("<B", self._bytes, start, _STATES.index("busy"))
+        _SINCE.pack_into(self._bytes, start + 8, now_s)
+        struct.pack_into("<B", self._bytes, start, _STATES.index("busy"))
+
+    def _write_ids(self, worker: int, samples: tuple[int, ...]) -> None:
+        ids = samples[:_NUM_IDS]
+        struct.pack_into(f"<{len(ids)}q", self._bytes, worker * _SLOT + _HEAD.size, *ids)
 
     def read(self, worker: int) -> Notes:
         """What the worker last wrote."""
         start = worker * _SLOT
-        state, text, in_hand, busy, blocked, starved, used, peak = _HEAD.unpack_from(
+        state, text, in_hand, since, busy, blocked, starved, used, peak = _HEAD.unpack_from(
             self._bytes, start
         )
         ids = min(in_hand, _NUM_IDS)
         text_at = start + _HEAD.size + 8 * _NUM_IDS
         return Notes(
             state=_STATES[state],
+            since_s=since,
             waits_for=bytes(self._bytes[text_at : text_at + text]).decode("ascii", "replace"),
             busy_s=busy,
             blocked_s=blocked,

@@ -16,7 +16,7 @@ class Clockwork:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._since = clock()
+        self.since_s = clock()
         self.seconds = {"busy": 0.0, "blocked": 0.0, "starved": 0.0}
         self.causes: dict[str, float] = defaultdict(float)
         self._idle_state, self._idle_on = "starved", "its start"
@@ -29,22 +29,21 @@ class Clockwork:
             moved = stage.advance()
         except Exception as error:
             raise StageError(describe_failure(stage, error)) from error
+        self._settle(began)
         if moved:
-            self.settle(began)
-            self.seconds["busy"] += self._clock() - began
-            self._since = self._clock()
-        elif (stage.waits.state, stage.waits.on) != (self._idle_state, self._idle_on):
-            self.settle(began)
+            self.since_s = self._clock()
+            self.seconds["busy"] += self.since_s - began
+        else:
             self._idle_state, self._idle_on = stage.waits.state, stage.waits.on
         return moved
 
-    def settle(self, now: float) -> None:
-        """Books the time since the last work as idle."""
-        idle = now - self._since
+    def _settle(self, now: float) -> None:
+        """Books the time since the last look as idle."""
+        idle = now - self.since_s
         if self._idle_state in self.seconds and idle > 0:
             self.seconds[self._idle_state] += idle
             self.causes[f"{self._idle_state}: {self._idle_on}"] += idle
-        self._since = now
+        self.since_s = now
 
 
 def describe_failure(stage: Stage, error: BaseException) -> str:

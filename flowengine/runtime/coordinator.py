@@ -108,9 +108,9 @@ class Coordinator:
                 self._post(worker.index, (Kind.NOTICE, "commit", step, state.norm))
         self._report()
 
-    def _on_report(self, worker: int, name: str, value: Any) -> None:
+    def _on_report(self, worker: int, step: int, name: str, value: Any) -> None:
         stage = self._topology.workers[worker].stage.name
-        self._observe(Reported(stage, self._next, self._clock(), name, value))
+        self._observe(Reported(stage, step, self._clock(), name, value))
 
     def _on_catalogue(self, columns: dict[str, list[Any]]) -> None:
         self._observe(CatalogueRows(columns))

@@ -61,7 +61,7 @@ class EncoderStage(Stage):
         self._lag = 0
 
     def open(self) -> None:
-        self._encoder.open(self.site.context())
+        self._encoder.open(self.context())
         self.trainer = Trainer(self.site, staleness=self.site.graph.staleness)
 
     def close(self) -> None:

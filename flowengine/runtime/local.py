@@ -10,7 +10,6 @@ Rules.
 
 from __future__ import annotations
 
-import multiprocessing
 import pickle
 import selectors
 import signal
@@ -22,8 +21,9 @@ from pathlib import Path
 from flowengine.channel import Kind, Link, Message
 from flowengine.errors import GraphError, StageError, StallError, WorkerLostError
 from flowengine.graph import Graph
+from flowengine.nursery import open_nursery
 from flowengine.pool import Segment
-from flowengine.runtime.board import Board
+from flowengine.runtime.board import Board, Notes
 from flowengine.runtime.coordinator import Coordinator
 from flowengine.runtime.events import Observer, PoolStatus, RunDone, StageStatus, Status
 from flowengine.runtime.segments import make_segments
@@ -57,7 +57,7 @@ class LocalRun:
         self._selector = selectors.DefaultSelector()
         self._ready: set[int] = set()
         self._start_s = 0.0
-        self._times: dict[int, tuple[dict[str, float], dict[str, float], int]] = {}
+        self._causes: dict[int, dict[str, float]] = {}
         self._last_message = time.perf_counter()
 
     def clock(self) -> float:
@@ -80,16 +80,7 @@ class LocalRun:
         """A look at all workers."""
         notes = [self._board.read(worker.index) for worker in self._topology.workers]
         stages = tuple(
-            StageStatus(
-                stage=worker.stage.name,
-                replica=worker.replica,
-                state=note.state,
-                waits_for=note.waits_for,
-                busy_s=note.busy_s,
-                blocked_s=note.blocked_s,
-                starved_s=note.starved_s,
-                causes=self._times[worker.index][1] if worker.index in self._times else {},
-            )
+            self._describe(worker, note)
             for worker, note in zip(self._topology.workers, notes, strict=True)
         )
         pool = PoolStatus(
@@ -98,6 +89,21 @@ class LocalRun:
             capacity_bytes=sum(worker.limit for worker in self._topology.workers),
         )
         return Status(self.clock(), stages, pool)
+
+    def _describe(self, worker: WorkerSpec, note: Notes) -> StageStatus:
+        seconds = {"busy": note.busy_s, "blocked": note.blocked_s, "starved": note.starved_s}
+        if note.state in seconds:
+            seconds[note.state] += max(0.0, self.clock() - note.since_s)
+        return StageStatus(
+            stage=worker.stage.name,
+            replica=worker.replica,
+            state=note.state,
+            waits_for=note.waits_for,
+            busy_s=seconds["busy"],
+            blocked_s=seconds["blocked"],
+            starved_s=seconds["starved"],
+            causes=self._causes.get(worker.index, {}),
+        )
 
     # starting
 
@@ -111,8 +117,7 @@ class LocalRun:
         links: dict[int, dict[int, socket.socket]] = {worker.index: {} for worker in workers}
         for one, other in sorted(self._topology.pairs):
             links[one][other], links[other][one] = socket.socketpair()
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(self._preloads())
+        context = open_nursery()
         threads = threads_per_worker(self._topology)
         for worker in workers:
             ours, theirs = socket.socketpair()
@@ -150,12 +155,6 @@ class LocalRun:
                 ) from None
         return pickle.dumps(graph)
 
-    def _preloads(self) -> list[str]:
-        """Modules that workers need: imported once, before the workers are forked."""
-        modules = {type(stage.what).__module__ for stage in self._topology.graph.stages}
-        ours = sorted(name for name in modules if name.startswith("flowengine."))
-        return ["flowengine.runtime.worker", *ours]
-
     # running
 
     def _look(self) -> None:
@@ -190,8 +189,7 @@ class LocalRun:
             text, trace = fields
             raise StageError(f"{text}\n\n{trace}")
         elif subject == "times":
-            seconds, causes, peak = fields[1:]
-            self._times[worker.index] = (seconds, causes, peak)
+            self._causes[worker.index] = fields[1]
         else:
             self._coordinator.handle(message)
 
@@ -201,7 +199,7 @@ class LocalRun:
             self._receive(worker)
         process = self._processes[worker.index]
         process.join()
-        if worker.index in self._times:
+        if worker.index in self._causes:
             self._selector.unregister(process.sentinel)
             return
         raise WorkerLostError(self._describe_death(worker, process.exitcode))
@@ -244,7 +242,7 @@ class LocalRun:
         for worker in self._topology.workers:
             self._post(worker.index, (Kind.NOTICE, "stop"))
         deadline = time.perf_counter() + STOP_S
-        while len(self._times) < len(self._processes) and time.perf_counter() < deadline:
+        while len(self._causes) < len(self._processes) and time.perf_counter() < deadline:
             self._look()
         for process in self._processes.values():
             process.join(max(0.0, deadline - time.perf_counter()))

@@ -50,9 +50,9 @@ class ObjectiveStage(Stage):
         self._unsent: list[Emission] = []
 
     def open(self) -> None:
-        self._objective.open(self.site.context())
+        self._objective.open(self.context())
         for operator in self._returns.values():
-            operator.open(self.site.context())
+            operator.open(self.context())
         self.trainer = Trainer(self.site, staleness=0)
 
     def close(self) -> None:

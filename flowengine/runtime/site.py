@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flowengine.api import Context
+from flowengine.api.context import Reported
 from flowengine.channel import Inlet, Kind, Outlet, Post
 from flowengine.graph import Graph
 from flowengine.pool import Pool
@@ -55,7 +56,7 @@ class Site:
         """The seed for this stage and purpose; the same in every replica."""
         return derive_seed(self.graph.seed, self.worker.stage.name, *parts)
 
-    def context(self) -> Context:
+    def context(self, report: Callable[[str, Reported], None]) -> Context:
         """What the stage's operator learns."""
         return Context(
             stage=self.worker.stage.name,
@@ -63,7 +64,7 @@ class Site:
             num_replicas=self.worker.stage.replicas,
             seed=self.graph.seed,
             run_dir=self.run_dir,
-            report=lambda name, value: self.notify("report", self.worker.index, name, value),
+            report=report,
         )
 
 

@@ -39,9 +39,9 @@ class SourceStage(Stage):
         self._exhausted = False
 
     def open(self) -> None:
-        self._source.open(self.site.context())
+        self._source.open(self.context())
         if self._held_out is not self._source:
-            self._held_out.open(self.site.context())
+            self._held_out.open(self.context())
 
     def close(self) -> None:
         self._source.close()

@@ -19,6 +19,8 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from flowengine.api import Context
+from flowengine.api.context import Reported
 from flowengine.channel import Kind, Message
 from flowengine.errors import RunError
 from flowengine.pool import Payload, Span, inline_tensor, owner_of
@@ -105,6 +107,16 @@ class Stage(ABC):
         raise AssertionError(f"{self.spec.name}: no notice '{subject}' was expected {fields}")
 
     # what subclasses use
+
+    def context(self) -> Context:
+        """What the stage's operator learns; its reports say after how many steps they came."""
+
+        def report(name: str, value: Reported) -> None:
+            round_ = self.rounds.get(self.current)
+            done = 0 if round_ is None else round_.step + (not round_.held_out)
+            self.site.notify("report", self.site.worker.index, done, name, value)
+
+        return self.site.context(report)
 
     def emit(self, emission: Emission) -> bool:
         """Sends now, or as soon as there is room; always True: it is work done."""

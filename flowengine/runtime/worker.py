@@ -104,7 +104,7 @@ class _Worker:
                 post=self._post,
                 clock=self._clock,
                 run_dir=boot.run_dir,
-                on_hand=lambda samples: self._board.take_in_hand(boot.index, samples),
+                on_hand=self._take_in_hand,
             )
         )
         self._selector = selectors.DefaultSelector()
@@ -145,10 +145,14 @@ class _Worker:
         else:
             self._links[to].send(message)
 
+    def _take_in_hand(self, samples: tuple[int, ...]) -> None:
+        self._board.take_in_hand(self._boot.index, samples, now_s=self._clock())
+
     def _note(self) -> None:
         clockwork, stage = self._clockwork, self._stage
         notes = Notes(
             state=stage.waits.state,
+            since_s=clockwork.since_s,
             waits_for=stage.waits.on,
             busy_s=clockwork.seconds["busy"],
             blocked_s=clockwork.seconds["blocked"],
@@ -205,7 +209,5 @@ class _Worker:
             self._stage.handle(peer, message)
 
     def _times(self) -> tuple[Any, ...]:
-        clockwork, pool = self._clockwork, self._stage.pool
-        causes = {cause: round(seconds, 6) for cause, seconds in clockwork.causes.items()}
-        times = [clockwork.seconds, causes, pool.peak_bytes]
-        return (Kind.NOTICE, "times", self._boot.index, *times)
+        causes = {cause: round(seconds, 6) for cause, seconds in self._clockwork.causes.items()}
+        return (Kind.NOTICE, "times", self._boot.index, causes)

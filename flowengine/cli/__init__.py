@@ -1,0 +1,1 @@
+"""The command `flowengine`. Commands import what they need when called, so that help is quick."""

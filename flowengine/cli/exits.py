@@ -1,0 +1,34 @@
+"""Exit codes of the command `flowengine`; `flowengine --help` lists them."""
+
+from __future__ import annotations
+
+from flowengine.errors import FlowError, GraphError, StageError, StallError, WorkerLostError
+
+FAILED = 1
+USAGE = 2
+REFUSED = 3
+STALLED = 4
+WORKER_LOST = 5
+INTERRUPTED = 130
+
+MEANINGS = {
+    0: "done",
+    FAILED: "an operator failed",
+    USAGE: "the command line was wrong",
+    REFUSED: "the graph was refused before the run",
+    STALLED: "no stage could progress",
+    WORKER_LOST: "a worker process died",
+    INTERRUPTED: "interrupted (Ctrl-C)",
+}
+
+_CODES: tuple[tuple[type[FlowError], int], ...] = (
+    (GraphError, REFUSED),
+    (StallError, STALLED),
+    (WorkerLostError, WORKER_LOST),
+    (StageError, FAILED),
+)
+
+
+def exit_code(error: FlowError) -> int:
+    """The exit code that tells this error; FAILED where no other fits."""
+    return next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)

@@ -1,0 +1,49 @@
+"""The command group, and how errors become messages and exit codes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from flowengine.cli.check import check
+from flowengine.cli.draw import draw
+from flowengine.cli.exits import INTERRUPTED, MEANINGS, exit_code
+from flowengine.cli.run import run
+from flowengine.cli.version import version
+from flowengine.errors import FlowError, GraphError
+
+_EXITS = "\n".join(["\b", "Exit codes:", *(f"  {code:<4} {MEANINGS[code]}" for code in MEANINGS)])
+
+
+class _Commands(click.Group):
+    """Prints errors as `error: ...` on stderr, without a traceback, and exits with their code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except FlowError as error:
+            click.echo(error_text(error), err=True)
+            ctx.exit(exit_code(error))
+        except KeyboardInterrupt:
+            click.echo("error: interrupted", err=True)
+            ctx.exit(INTERRUPTED)
+
+
+def error_text(error: FlowError) -> str:
+    """`error: ...`; a graph's problems one per line, each with its own `error:`."""
+    if isinstance(error, GraphError):
+        return "\n".join(f"error: {problem}" for problem in str(error).splitlines())
+    return f"error: {error}"
+
+
+@click.group(cls=_Commands, epilog=_EXITS, context_settings={"help_option_names": ["-h", "--help"]})
+def main() -> None:
+    """Train multimodal models as dataflow graphs.
+
+    A graph is a Python file with a function build() that returns a flowengine.Graph.
+    """
+
+
+for command in (run, check, draw, version):
+    main.add_command(command)

@@ -1,0 +1,96 @@
+"""flowengine run: trains a graph."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from flowengine.cli.target import load, takes_graph, user_code
+from flowengine.nursery import open_nursery
+
+if TYPE_CHECKING:
+    from flowengine.runtime.events import Observer
+
+
+@click.command()
+@takes_graph
+@click.option(
+    "--runtime",
+    type=click.Choice(["local", "inline"]),
+    default="local",
+    show_default=True,
+    help="A process per stage replica, or everything in this process.",
+)
+@click.option(
+    "--run-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="A new or empty directory.  [default: runs/<graph>-<UTC time>]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Events as JSON lines, the report last.")
+@click.option("--quiet", is_flag=True, help="No progress and no summary.")
+def run(
+    target: str,
+    settings: tuple[str, ...],
+    runtime: Literal["local", "inline"],
+    run_dir: Path | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Train the graph that build() in GRAPH.py returns.
+
+    KEY=VALUE are arguments of build(), e.g. steps=100.
+    """
+    if as_json and quiet:
+        raise click.UsageError("--json and --quiet exclude each other")
+    if runtime == "local":
+        open_nursery()
+    graph = load(target, settings)
+    from flowengine import launch
+    from flowengine.graph import check
+
+    with user_code(target.partition(":")[0]):
+        check(graph)
+    try:
+        run_dir = launch.make_run_dir(graph, run_dir)
+    except OSError as error:
+        raise click.BadParameter(str(error), param_hint="--run-dir") from None
+    with _shown(run_dir, as_json=as_json, quiet=quiet) as observers:
+        launch.run(graph, runtime=runtime, run_dir=run_dir, observers=observers)
+
+
+@contextmanager
+def _shown(run_dir: Path, *, as_json: bool, quiet: bool) -> Iterator[list[Observer]]:
+    """The observers that show the run on stdout; afterwards its report or summary."""
+    from flowengine.observe import JsonLines, Progress
+
+    try:
+        if quiet:
+            yield []
+        elif as_json:
+            lines = JsonLines(sys.stdout)
+            try:
+                yield [lines]
+            finally:
+                report = run_dir / "report.json"
+                if report.exists():
+                    lines.finish(json.loads(report.read_text(encoding="utf-8")))
+        else:
+            with Progress() as progress:
+                yield [progress]
+    finally:
+        _forget_closed_stdout()
+
+
+def _forget_closed_stdout() -> None:
+    """Python would fail at exit if the reader of stdout went away; the run has not failed."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

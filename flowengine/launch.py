@@ -1,0 +1,67 @@
+"""`run`: checks a graph, makes its run directory, runs it, and gives back the report."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from flowengine.graph import Graph, check
+from flowengine.observe.record import Recorder
+from flowengine.runtime import Runtime, execute
+from flowengine.runtime.events import Event, Observer
+
+
+def run(
+    graph: Graph,
+    *,
+    runtime: Runtime = "local",
+    run_dir: Path | None = None,
+    observers: Sequence[Observer] = (),
+) -> dict[str, Any]:
+    """Trains the graph; the report that report.json holds too (flowengine.observe.report).
+
+    runtime: "local" has a process per stage replica, "inline" runs everything in this one.
+    run_dir: a new or empty directory; None makes runs/<graph>-<UTC time>.
+    observers: called with every event of the run (flowengine.runtime.events).
+    Raises GraphError before anything starts, FileExistsError if `run_dir` has files, and RunError
+    when the run ends early; the files of the run directory are complete then, too.
+    """
+    check(graph)
+    run_dir = make_run_dir(graph, run_dir)
+    with Recorder(graph, run_dir=run_dir, command=sys.argv) as recorder:
+        listeners: list[Observer] = [recorder, *observers]
+
+        def observe(event: Event) -> None:
+            for listener in listeners:
+                listener(event)
+
+        execute(graph, runtime=runtime, run_dir=run_dir, observe=observe)
+    assert recorder.report is not None
+    return recorder.report
+
+
+def make_run_dir(graph: Graph, run_dir: Path | None = None) -> Path:
+    """The directory, made if it is not there; FileExistsError if it has files already."""
+    if run_dir is None:
+        return _make_new(Path("runs"), f"{graph.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}")
+    if run_dir.exists() and (not run_dir.is_dir() or any(run_dir.iterdir())):
+        raise FileExistsError(f"{run_dir}: exists and is not empty; name a new run directory")
+    run_dir.mkdir(parents=True, exist_ok=True)
+    return run_dir
+
+
+def _make_new(parent: Path, name: str) -> Path:
+    """parent/name, or the first of name-2, name-3, ... that is free."""
+    parent.mkdir(parents=True, exist_ok=True)
+    for attempt in count(1):
+        path = parent / (name if attempt == 1 else f"{name}-{attempt}")
+        try:
+            path.mkdir()
+        except FileExistsError:
+            continue
+        return path
+    raise AssertionError("count does not end")

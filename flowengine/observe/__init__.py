@@ -1,0 +1,8 @@
+"""What can be seen of a run: its files, its progress, its report, and its graph as a picture."""
+
+from flowengine.observe.json_lines import JsonLines
+from flowengine.observe.picture import draw_picture
+from flowengine.observe.progress import Progress
+from flowengine.observe.record import Recorder
+
+__all__ = ["JsonLines", "Progress", "Recorder", "draw_picture"]

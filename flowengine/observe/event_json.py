@@ -1,0 +1,65 @@
+"""Events as JSON objects, one line each: what metrics.jsonl and `--json` hold.
+
+    {"event": "run_started", "graph", "runtime", "run_dir", "steps", "stages"}
+    {"event": "step", ...}          the fields of StepDone
+    {"event": "report", ...}        the fields of Reported; evaluations come this way
+    {"event": "run_failed", "wall_s", "error"}
+
+JSON has no NaN: a number that is not finite becomes null, and the object says so under
+"non_finite", by path: {"loss": null, "non_finite": {"loss": "nan"}}.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from flowengine.runtime.events import Event, Reported, RunFailed, RunStarted, StepDone
+
+_NAMES = {RunStarted: "run_started", StepDone: "step", Reported: "report", RunFailed: "run_failed"}
+
+
+def event_json(event: Event) -> str | None:
+    """The event as one line of JSON without its newline; None for events that are not kept."""
+    name = _NAMES.get(type(event))
+    if name is None:
+        return None
+    values = {field.name: getattr(event, field.name) for field in fields(event)}
+    return dump_json({"event": name, **values})
+
+
+def dump_json(record: Mapping[str, Any], *, indent: int | None = None) -> str:
+    """The record as JSON that every reader takes: no NaN, only JSON's own types."""
+    found: dict[str, str] = {}
+    plain = _plain(record, "", found)
+    if found:
+        plain["non_finite"] = found
+    return json.dumps(plain, allow_nan=False, indent=indent)
+
+
+def _plain(value: Any, path: str, found: dict[str, str]) -> Any:
+    """The value in JSON's types; `found` collects the places of numbers that are not finite."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item, _join(path, key), found) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item, _join(path, index), found) for index, item in enumerate(value)]
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "tolist"):
+        return _plain(value.tolist(), path, found)
+    if not isinstance(value, float):
+        return repr(value)
+    if math.isfinite(value):
+        return float(value)
+    found[path] = str(float(value))
+    return None
+
+
+def _join(path: str, key: object) -> str:
+    return f"{path}.{key}" if path else str(key)

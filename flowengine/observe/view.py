@@ -1,0 +1,198 @@
+"""What a person sees of a run: a table while it goes on, lines of text, and a closing summary.
+
+Functions of a Tally; nothing here writes anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from flowengine.graph.size import format_bytes
+from flowengine.observe.tally import Tally
+from flowengine.runtime.events import StageStatus, State, Status, StepDone
+
+_COLOURS: dict[State, str] = {
+    "busy": "green",
+    "blocked": "magenta",
+    "starved": "yellow",
+    "starting": "cyan",
+    "done": "dim",
+}
+_BAR = 16
+
+
+def draw_view(tally: Tally) -> RenderableType:
+    """The live view: where the run is, how fast, what every stage does, how full the pool is."""
+    parts: list[RenderableType] = [_header(tally), _speed_line(tally)]
+    if tally.status is not None:
+        parts += [Text(), _stage_table(tally.status), Text(), _pool_line(tally.status)]
+    return Group(*parts)
+
+
+def step_line(tally: Tally) -> str:
+    """Where the run is, as one line of text."""
+    total = tally.started.steps if tally.started else None
+    count = f"{len(tally.steps)}/{total}" if total else f"{len(tally.steps)}"
+    parts = [f"step {count}", f"loss {_loss(tally.loss)}"]
+    if tally.samples_per_s is not None:
+        parts.append(f"{_rate(tally.samples_per_s)} samples/s")
+        parts.append(f"{_rate(tally.tokens_per_s)} tokens/s")
+    if tally.left_s:
+        parts.append(f"{format_duration(tally.left_s)} left")
+    return ", ".join(parts)
+
+
+def result_line(step: int, name: str, value: Any) -> str:
+    """What an operator reported, as one line of text."""
+    return f"after step {step}: {name} {format_value(value)}"
+
+
+def summary_lines(tally: Tally, run_dir: Path | None) -> list[str]:
+    """What to know when it is over: time, speed, loss, last results, and where the files are."""
+    total = tally.started.steps if tally.started else None
+    count = len(tally.steps)
+    if tally.done is not None:
+        first = f"done: {count} steps in {format_duration(tally.wall_s)}"
+    else:
+        of = f" of {total}" if total else ""
+        first = f"ended early: {count}{of} steps in {format_duration(tally.wall_s)}"
+    if tally.samples_per_s is not None:
+        first += f", {_rate(tally.samples_per_s)} samples/s, {_rate(tally.tokens_per_s)} tokens/s"
+    lines = [first]
+    if tally.steps:
+        lines.append(f"loss: {_loss(tally.steps[-1].loss)} last, {_loss(tally.loss)} smoothed")
+    if tally.status is not None:
+        shares = sorted(_busy_shares(tally.status).items(), key=lambda item: -item[1])[:3]
+        lines.append("busiest: " + ", ".join(f"{name} {share:.0%}" for name, share in shares))
+    for stage, results in tally.results.items():
+        for name, value in results.items():
+            label = name if name == stage else f"{stage} {name}"
+            lines.append(f"{label}: {format_value(value)}")
+    if run_dir is not None:
+        lines.append(f"run directory: {run_dir}")
+    return lines
+
+
+def format_value(value: Any) -> str:
+    """A reported value on one line."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {format_value(item)}" for key, item in value.items())
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def format_duration(seconds: float) -> str:
+    """Hours, minutes and seconds, with tenths below ten seconds."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    if seconds < 59.5:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
+
+
+def _header(tally: Tally) -> RenderableType:
+    total = tally.started.steps if tally.started else None
+    count = len(tally.steps)
+    row = Table.grid(padding=(0, 1), expand=True)
+    row.add_column(no_wrap=True)
+    row.add_column(no_wrap=True)
+    row.add_column(ratio=1)
+    row.add_column(no_wrap=True)
+    name = tally.started.graph if tally.started else ""
+    steps = f"step {count}/{total}" if total else f"step {count}"
+    bar = ProgressBar(total=total or 1, completed=count if total else 0)
+    left = f"{format_duration(tally.left_s)} left" if tally.left_s is not None else ""
+    row.add_row(Text(name, style="bold"), steps, bar, left or format_duration(tally.wall_s))
+    return row
+
+
+def _speed_line(tally: Tally) -> Text:
+    if not tally.steps:
+        return Text("no step is done yet", style="dim")
+    last: StepDone = tally.steps[-1]
+    text = Text(f"loss {_loss(tally.loss)}", style="bold")
+    text.append(f" (last {_loss(last.loss)})", style="not bold dim")
+    if tally.samples_per_s is not None:
+        text.append(f"   {_rate(tally.samples_per_s)} samples/s", style="not bold")
+        text.append(f"   {_rate(tally.tokens_per_s)} tokens/s", style="not bold")
+    text.append(f"   packs {last.fill:.0%} full", style="not bold")
+    return text
+
+
+def _stage_table(status: Status) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 0), expand=True, header_style="dim")
+    table.add_column("stage", no_wrap=True, max_width=22, overflow="ellipsis")
+    table.add_column("now", no_wrap=True)
+    for heading in ("busy", "blocked", "starved"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("waits for", ratio=1, no_wrap=True, overflow="ellipsis")
+    for name, replicas in _by_stage(status).items():
+        table.add_row(*_stage_row(name, replicas))
+    return table
+
+
+def _by_stage(status: Status) -> dict[str, list[StageStatus]]:
+    stages: dict[str, list[StageStatus]] = {}
+    for stage in status.stages:
+        stages.setdefault(stage.stage, []).append(stage)
+    return stages
+
+
+def _busy_shares(status: Status) -> dict[str, float]:
+    """Per stage, the part of its replicas' time that was work."""
+    shares = {}
+    for name, replicas in _by_stage(status).items():
+        total = sum(r.busy_s + r.blocked_s + r.starved_s for r in replicas)
+        shares[name] = sum(r.busy_s for r in replicas) / total if total else 0.0
+    return shares
+
+
+def _stage_row(name: str, replicas: list[StageStatus]) -> list[RenderableType]:
+    states = [replica.state for replica in replicas]
+    most = max(_COLOURS, key=states.count)
+    busy, blocked, starved = (
+        sum(getattr(replica, f"{state}_s") for replica in replicas)
+        for state in ("busy", "blocked", "starved")
+    )
+    total = busy + blocked + starved
+    waits = next((r.waits_for for r in replicas if r.state == most and r.waits_for), "")
+    count = f" {states.count(most)}/{len(replicas)}" if len(replicas) > 1 else ""
+    return [
+        Text(name + (f" x{len(replicas)}" if len(replicas) > 1 else "")),
+        Text(most + count, style=_COLOURS[most]),
+        *(Text(f"{part / total:.0%}" if total else "-") for part in (busy, blocked, starved)),
+        Text(waits, style="dim"),
+    ]
+
+
+def _pool_line(status: Status) -> Text:
+    pool = status.pool
+    share = min(1.0, pool.used_bytes / pool.capacity_bytes) if pool.capacity_bytes else 0.0
+    filled = round(share * _BAR)
+    text = Text("pool ", style="dim")
+    text.append("█" * filled, style="cyan")
+    text.append("░" * (_BAR - filled), style="dim")
+    text.append(f" {format_bytes(pool.used_bytes)} of {format_bytes(pool.capacity_bytes)}")
+    text.append(f", at most {format_bytes(pool.peak_bytes)} so far", style="dim")
+    return text
+
+
+def _loss(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+def _rate(value: float | None) -> str:
+    if value is None:
+        return "-"
+    for suffix, scale in (("M", 1e6), ("k", 1e3)):
+        if value >= 10 * scale:
+            return f"{value / scale:.1f}{suffix}"
+    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
