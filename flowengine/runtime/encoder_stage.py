@@ -113,6 +113,11 @@ class EncoderStage(Stage):
         arrived = self._arrived.get((self.current, self._next), {})
         return len(arrived) == round_.pack_sizes[self._next]
 
+    def _has_gap(self) -> bool:
+        round_ = self.rounds.get(self.current)
+        waits = round_ is not None and self._next < len(round_.pack_sizes)
+        return waits and self.is_closed() and not self._is_complete()
+
     def _can_encode(self) -> bool:
         if not self._is_complete() or not self._has_window():
             return False
@@ -270,6 +275,11 @@ class EncoderStage(Stage):
             return self.wait("blocked", "the other stages' gradients")
         if self._is_complete() and not self._has_window():
             return self.wait("blocked", f"gradients within window={self.spec.window}")
+        if self._has_gap():
+            raise self.fail_row(
+                f"the samples of pack {self._next} did not all arrive; a stage between the source "
+                "and an encoder must give out every sample it takes in"
+            )
         if self._flights:
             return self.wait("blocked", "returning gradients")
         return self.wait("starved", "samples")

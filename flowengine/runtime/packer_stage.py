@@ -36,6 +36,8 @@ class PackerStage(Stage):
         if self._next == len(round_.pack_sizes) and self.is_closed():
             self._next = 0
             return self.close_round()
+        if self.is_closed():
+            raise self.fail_row(self._describe_gap(round_))
         return self.wait("starved", self._missing(round_))
 
     def _collect(self) -> None:
@@ -85,6 +87,15 @@ class PackerStage(Stage):
         self._assembled = None
         self._next += 1
         return True
+
+    def _describe_gap(self, round_: Round) -> str:
+        arrived = self._arrived.get(self._next, {})
+        found = {port: sum(1 for name, _ in arrived if name == port) for port in self._ports}
+        return (
+            f"step {round_.step} ended, and of the {round_.pack_sizes[self._next]} samples of pack "
+            f"{self._next} only {found} arrived; a stage between the source and the packer must "
+            "give out every sample it takes in"
+        )
 
     def _missing(self, round_: Round) -> str:
         if self._next == len(round_.pack_sizes):
