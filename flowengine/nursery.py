@@ -10,7 +10,10 @@ import multiprocessing
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
 
+from flowengine.errors import GraphError
+
 PRELOADED = [
+    "torch._dynamo",  # every torch optimizer imports it, in 1.6 s
     "flowengine.runtime.worker",
     "flowengine.operators.language",
     "flowengine.operators.packing",
@@ -22,7 +25,15 @@ PRELOADED = [
 
 def open_nursery() -> ForkServerContext:
     """Starts the forkserver if it is not running yet, without waiting for its imports; the context
-    whose processes come from it. It ends with this process."""
+    whose processes come from it. It ends with this process.
+
+    GraphError in a worker that is just importing the script of the run.
+    """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise GraphError(
+            "a worker imported this script and came to its call of run(); put that call under "
+            "if __name__ == '__main__':"
+        )
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     forkserver.ensure_running()

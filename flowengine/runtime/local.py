@@ -210,7 +210,7 @@ class LocalRun:
             how = f"was killed by {signal.Signals(-exit_code).name}"
             hint = "; if nobody did, look for the out-of-memory killer in the kernel's log"
         else:
-            how, hint = f"ended with exit code {exit_code}", ""
+            how, hint = f"ended with exit code {exit_code}", "; its own error stands above"
         samples = ", ".join(str(sample) for sample in notes.in_hand)
         more = notes.num_in_hand - len(notes.in_hand)
         samples += f" and {more} more" if more > 0 else ""
