@@ -3,7 +3,7 @@
 from flowengine.channel.channel import Inlet, Outlet, Post
 from flowengine.channel.link import Link
 from flowengine.channel.message import ROW_BYTES, Kind, Message, Row
-from flowengine.channel.value import flatten, payloads_of, restore
+from flowengine.channel.value import flatten, payloads_of, restore, weigh
 
 __all__ = [
     "ROW_BYTES",
@@ -17,4 +17,5 @@ __all__ = [
     "flatten",
     "payloads_of",
     "restore",
+    "weigh",
 ]

@@ -64,7 +64,8 @@ class Outlet:
         """Takes credits back."""
         self.items += items
         self.num_bytes += num_bytes
-        assert self.items <= self.bound_items, f"channel {self.channel}: credits out of nothing"
+        within = self.items <= self.bound_items and self.num_bytes <= self.bound_bytes
+        assert within, f"channel {self.channel}: credits out of nothing"
 
 
 class Inlet:

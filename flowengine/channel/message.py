@@ -93,8 +93,9 @@ class FrameReader:
                 stop = start + _LENGTH.size + length
                 if stop > end:
                     break
-                yield decode(bytes(self._pending[start + _LENGTH.size : stop]))
+                body = bytes(self._pending[start + _LENGTH.size : stop])
                 start = stop
+                yield decode(body)
         finally:
             del self._pending[:start]
 

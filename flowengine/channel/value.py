@@ -1,13 +1,17 @@
 """Values and trees: a value's tensors are taken out to travel as payloads, and put back in.
 
 A tree is None, bool, int, float, str, bytes, list, tuple or dict, with payloads at its leaves. A
-dataclass is the dict of its fields; its type is known from the edge, not from the message.
+dataclass is the dict of its fields; its type is known from the edge, and from the types of the
+fields that it stands in, not from the message.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import types
+import typing
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -24,12 +28,12 @@ def flatten(value: Any, place: Callable[[Tensor, bool], Any]) -> Any:
     """
     if isinstance(value, Tensor):
         return place(value, False)
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
+        return place(_tensor_of(value), True)
+    if isinstance(value, np.generic):
+        return flatten(value.item(), place)
     if value is None or isinstance(value, bool | int | float | str | bytes):
         return value
-    if isinstance(value, np.ndarray):
-        return place(torch.from_numpy(np.ascontiguousarray(value)), True)
-    if isinstance(value, np.generic):
-        return value.item()
     if isinstance(value, dict):
         return {key: flatten(item, place) for key, item in value.items()}
     if isinstance(value, tuple) and not hasattr(value, "_fields"):
@@ -39,18 +43,43 @@ def flatten(value: Any, place: Callable[[Tensor, bool], Any]) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = dataclasses.fields(value)
         return {field.name: flatten(getattr(value, field.name), place) for field in fields}
+    array = isinstance(value, np.ndarray)
+    name = f"n array of {value.dtype}" if array else f" {type(value).__name__}"
     raise TypeError(
-        f"a {type(value).__name__} does not travel; a value is a dataclass of tensors, arrays, "
+        f"a{name} does not travel; a value is a dataclass of tensors, arrays, "
         "numbers, strings, and lists, tuples or dicts of them"
     )
 
 
 def restore(kind: Any, tree: Any, load: Callable[[Payload], Tensor]) -> Any:
-    """The value of type `kind` that this tree was made from."""
-    filled = _fill(tree, load)
-    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        return kind(**filled)
-    return filled
+    """The value of type `kind` that this tree was made from; None for a type that nobody knows."""
+    if isinstance(tree, Payload):
+        tensor = load(tree)
+        return tensor.numpy() if tree.array else tensor
+    if isinstance(tree, dict):
+        found = _dataclass_of(kind, tree)
+        if found is not None:
+            kinds = _field_types(found)
+            names = [field.name for field in dataclasses.fields(found)]
+            return found(**{name: restore(kinds.get(name), tree[name], load) for name in names})
+        return {key: restore(_item_type(kind, -1), item, load) for key, item in tree.items()}
+    if isinstance(tree, tuple):
+        return tuple(restore(_item_type(kind, i), item, load) for i, item in enumerate(tree))
+    if isinstance(tree, list):
+        return [restore(_item_type(kind, 0), item, load) for item in tree]
+    return tree
+
+
+def weigh(tree: Any) -> int:
+    """The bytes that a tree takes in a message, about; payloads in the pool count as a number."""
+    if isinstance(tree, dict):
+        return sum(weigh(key) + weigh(item) for key, item in tree.items())
+    if isinstance(tree, list | tuple):
+        return sum(weigh(item) for item in tree)
+    if isinstance(tree, str):
+        return len(tree.encode())
+    data = tree.data if isinstance(tree, Payload) else tree
+    return len(data) if isinstance(data, bytes) else 8
 
 
 def payloads_of(tree: Any) -> list[Payload]:
@@ -64,14 +93,39 @@ def payloads_of(tree: Any) -> list[Payload]:
     return []
 
 
-def _fill(tree: Any, load: Callable[[Payload], Tensor]) -> Any:
-    if isinstance(tree, Payload):
-        tensor = load(tree)
-        return tensor.numpy() if tree.array else tensor
-    if isinstance(tree, dict):
-        return {key: _fill(item, load) for key, item in tree.items()}
-    if isinstance(tree, tuple):
-        return tuple(_fill(item, load) for item in tree)
-    if isinstance(tree, list):
-        return [_fill(item, load) for item in tree]
-    return tree
+def _tensor_of(array: np.ndarray[Any, Any]) -> Tensor:
+    plain = array.dtype.newbyteorder("=")
+    usable = array.flags.writeable and array.dtype == plain and min(array.strides, default=0) >= 0
+    return torch.from_numpy(array if usable else array.astype(plain, order="C"))
+
+
+def _options(kind: Any) -> tuple[Any, ...]:
+    """The types that a union allows; a type that is no union is the only one."""
+    is_union = typing.get_origin(kind) in (typing.Union, types.UnionType)
+    return typing.get_args(kind) if is_union else (kind,)
+
+
+def _dataclass_of(kind: Any, tree: dict[Any, Any]) -> Any:
+    """Of the dataclasses that `kind` allows, the one with these fields; the only one, if so."""
+    options = [k for k in _options(kind) if isinstance(k, type) and dataclasses.is_dataclass(k)]
+    if len(options) == 1:
+        return options[0]
+    names = set(tree)
+    return next((k for k in options if {f.name for f in dataclasses.fields(k)} == names), None)
+
+
+def _item_type(kind: Any, index: int) -> Any:
+    """The type of item `index` of a list, tuple or dict of type `kind`; None if it does not say."""
+    for option in _options(kind):
+        items = typing.get_args(option)
+        if items:
+            return items[index] if index < len(items) and items[index] is not ... else items[0]
+    return None
+
+
+@cache
+def _field_types(kind: type) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(kind)
+    except NameError:  # A name that only type checkers import; then no field is a dataclass.
+        return {}

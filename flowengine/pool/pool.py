@@ -11,6 +11,7 @@ Rules.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -56,6 +57,7 @@ class Pool:
         self.limit = limit
         self.on_free: Callable[[Span], None] = lambda _: None
         self.dropped: list[int] = []
+        self._held: Counter[int] = Counter()
         self._segments = segments
         self._allocator = Allocator(limit)
         self._spans: dict[int, Span] = {}
@@ -106,7 +108,20 @@ class Pool:
         """As `view`, but the lease is the view's: when it dies, `dropped` gets the span."""
         raw = self._bytes(payload).view(_Leased)
         raw.returned, raw.span = self.dropped, payload.span
+        self._held[payload.span] += 1
         return self._tensor(payload, raw)
+
+    def take_dropped(self) -> Counter[int]:
+        """The leases, by span, whose views have died since the last call."""
+        dropped = Counter(self.dropped.pop() for _ in range(len(self.dropped)))
+        self._held -= dropped
+        return dropped
+
+    def recall(self) -> Counter[int]:
+        """All leases that are still the views', by span; none of them is returned again. For a
+        reader whose producers have ended: nobody writes there any more, so the views stay good."""
+        held, self._held, self.dropped = self._held, Counter(), []
+        return held
 
     def release(self, address: int, count: int = 1) -> bool:
         """Returns leases of an own span; frees it and says True with the last one."""

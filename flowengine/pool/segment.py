@@ -41,10 +41,13 @@ class Segment:
         return (_attach, (DupFd(self.fd), self.size))
 
     def close(self) -> None:
-        """Closes the descriptor; the mapping lives as long as a view of it. May be called twice."""
+        """Lets go of the memory, which lives on as long as a view of it. May be called twice."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
+            # The mapping holds a descriptor of its own until the last view of it has died.
+            self.bytes = np.empty(0, dtype=np.uint8)
+            del self._map
 
 
 class _Sent(Protocol):

@@ -45,7 +45,11 @@ class Board:
     """The slots, in memory that all processes of the run share."""
 
     def __init__(self, segment: Segment) -> None:
-        self._bytes = memoryview(segment.bytes)  # type: ignore[arg-type]
+        self._segment = segment
+
+    @property
+    def _bytes(self) -> memoryview:
+        return memoryview(self._segment.bytes)  # type: ignore[arg-type]
 
     @staticmethod
     def size_bytes(num_workers: int) -> int:
@@ -75,8 +79,12 @@ class Board:
     def take_in_hand(self, worker: int, samples: tuple[int, ...], *, now_s: float) -> None:
         """Notes that the worker begins to work, and on which samples."""
         self._write_ids(worker, samples)
+        struct.pack_into("<H", self._bytes, worker * _SLOT + 2, min(len(samples), 0xFFFF))
+        self.wake(worker, now_s=now_s)
+
+    def wake(self, worker: int, *, now_s: float) -> None:
+        """Notes that the worker waits no longer: it has messages to see to, or work."""
         start = worker * _SLOT
-        struct.pack_into("<H", self._bytes, start + 2, min(len(samples), 0xFFFF))
         _SINCE.pack_into(self._bytes, start + 8, now_s)
         struct.pack_into("<B", self._bytes, start, _STATES.index("busy"))
 

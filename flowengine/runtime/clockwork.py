@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import sysconfig
 import traceback
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from flowengine.errors import FlowError, StageError
 from flowengine.runtime.stage import Stage
+
+_ROOT = Path(__file__).parents[1]
+_ENGINE = tuple(f"{_ROOT / room}/" for room in ("api", "channel", "graph", "pool", "runtime"))
+_LIBRARIES = tuple(
+    f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib", "purelib", "platlib")
+)
 
 
 class Clockwork:
@@ -25,10 +33,8 @@ class Clockwork:
         """One `advance` of the stage: its time counts as busy if it did anything, and the time
         before it as whatever the stage then waited for."""
         began = self._clock()
-        try:
+        with failing(stage):
             moved = stage.advance()
-        except Exception as error:
-            raise StageError(describe_failure(stage, error)) from error
         self._settle(began)
         if moved:
             self.since_s = self._clock()
@@ -46,15 +52,41 @@ class Clockwork:
         self.since_s = now
 
 
-def describe_failure(stage: Stage, error: BaseException) -> str:
+@contextmanager
+def failing(stage: Stage, how: str = "failed") -> Iterator[None]:
+    """What is raised within becomes a StageError that names the stage."""
+    try:
+        yield
+    except Exception as error:
+        raise StageError(describe_failure(stage, error, how)) from error
+
+
+def close_stage(stage: Stage) -> None:
+    """Closes the stage; StageError if its operator raises."""
+    with failing(stage, "failed to close"):
+        stage.close()
+
+
+def describe_failure(stage: Stage, error: BaseException, how: str) -> str:
     """What failed, where in the graph, on which samples, and on which line of the user's code."""
     worker = stage.site.worker
     what = str(error) if isinstance(error, FlowError) else f"{type(error).__name__}: {error}"
-    frames = traceback.extract_tb(error.__traceback__)
-    ours = str(Path(__file__).parent)
-    theirs = [f for f in frames if not f.filename.startswith(ours) and "/torch/" not in f.filename]
-    where = f" at {Path(theirs[-1].filename).name}:{theirs[-1].lineno}" if theirs else ""
+    frame = _users_frame(error)
+    where = f" at {Path(frame.filename).name}:{frame.lineno}" if frame else ""
     samples = ", ".join(str(sample) for sample in stage.in_hand[:8])
     more = f" and {len(stage.in_hand) - 8} more" if len(stage.in_hand) > 8 else ""
     hand = f" with samples {samples}{more} in hand" if samples else ""
-    return f"stage '{worker.label}' ({worker.stage.line}) failed{hand}{where}: {what}"
+    return f"stage '{worker.label}' ({worker.stage.line}) {how}{hand}{where}: {what}"
+
+
+def _users_frame(error: BaseException) -> traceback.FrameSummary | None:
+    """The innermost frame of the operator's own code: neither the engine's nor a library's; a
+    library's where there is no other."""
+    outside = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith((*_ENGINE, "<"))
+    ]
+    own = [frame for frame in outside if not frame.filename.startswith(_LIBRARIES)]
+    frames = own or outside
+    return frames[-1] if frames else None

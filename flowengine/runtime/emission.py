@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from flowengine.channel import ROW_BYTES, Outlet, Row, flatten
+from flowengine.channel import ROW_BYTES, Outlet, Row, flatten, weigh
 from flowengine.errors import RunError
 from flowengine.pool import INLINE_BYTES, Payload, Pool, inline_payload
 from flowengine.pool.allocator import align
@@ -104,12 +104,9 @@ def prepare(site: Site, edges: Sequence[Edge], values: Sequence[tuple[Header, An
     for edge in edges:
         by_outlet: dict[int, list[tuple[Header, Any, int]]] = {}
         for header, value in values:
-            size = ROW_BYTES
 
             def place(tensor: Tensor, array: bool, header: Header = header) -> Any:
-                nonlocal size
                 if tensor.nbytes <= INLINE_BYTES:
-                    size += tensor.nbytes
                     payload = inline_payload(tensor)
                     return Payload(*_fields(payload), True) if array else payload
                 index, _ = known.setdefault(id(tensor), (len(tensors), tensor))
@@ -120,7 +117,7 @@ def prepare(site: Site, edges: Sequence[Edge], values: Sequence[tuple[Header, An
 
             tree = flatten(edge.trim(value), place)
             by_outlet.setdefault(edge.outlets.index(edge.route(header.key)), []).append(
-                (header, tree, size)
+                (header, tree, ROW_BYTES + weigh(tree))
             )
         sends += [(edge.outlets[i], edge.reader, rows) for i, rows in sorted(by_outlet.items())]
     return Emission(site, sends, tensors, labels)

@@ -80,17 +80,25 @@ class EncoderStage(Stage):
 
     def work(self) -> bool:
         if self._encoded is not None:
-            return self._send_features(self._encoded)
+            return self._send_features(self._encoded) or self._make_room()
         self._collect()
         if self._can_take_back() and self._unreturned >= AHEAD:
             return self._take_back()
         if self._can_encode():
             return self._encode()
+        return self._make_room() or self._go_on()
+
+    def _make_room(self) -> bool:
+        """Takes a gradient in, or ends a step: also while features wait for the room of those
+        whose gradients are back, or they would wait for ever."""
         if self._can_take_back():
             return self._take_back()
         if self._step_is_over():
             self.trainer.finish_step(self._open_steps.popleft())
             return True
+        return False
+
+    def _go_on(self) -> bool:
         if self._round_is_encoded():
             return self._end_round()
         return self._say_why()
@@ -257,6 +265,7 @@ class EncoderStage(Stage):
             self._open_steps.append(round_.step)
             self.site.notify("encoded", round_.step, self.spec.name, self._lag)
             self._lag = 0
+        self._encoder.flush()
         self._next = self.site.worker.replica
         return self.close_round()
 

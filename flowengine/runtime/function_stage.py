@@ -30,6 +30,9 @@ class FunctionStage(Stage):
             self._operator.process if self._operator is not None else self.spec.what  # type: ignore[attr-defined, assignment]
         )
         self._ports = list(self.spec.signature.inputs)
+        self._kinds = {
+            inlet.channel: site.topology.sent_type(inlet.channel) for inlet in site.inlets
+        }
         self._parts: dict[int, dict[str, tuple[Inlet, Row]]] = {}
         self._ready: deque[dict[str, tuple[Inlet, Row]]] = deque()
         self._unsent: deque[Emission] = deque()
@@ -66,6 +69,11 @@ class FunctionStage(Stage):
             while inlet.rows and inlet.rows[0].number == self.current:
                 row = inlet.rows.popleft()
                 parts = self._parts.setdefault(row.sample, {})
+                if inlet.port in parts:
+                    raise self.fail_row(
+                        f"sample {row.sample} reached port '{inlet.port}' twice; ports are joined "
+                        "by sample id, so one stream alone may bring a sample to each of them"
+                    )
                 parts[inlet.port] = (inlet, row)
                 if len(parts) == len(self._ports):
                     self._ready.append(self._parts.pop(row.sample))
@@ -73,14 +81,15 @@ class FunctionStage(Stage):
     def _run(self, parts: dict[str, tuple[Inlet, Row]]) -> bool:
         _, first = parts[self._ports[0]]
         self.take_in_hand((first.sample,))
-        kinds = self.spec.signature.inputs
-        values = [restore(kinds[port], parts[port][1].tree, self.load) for port in self._ports]
-        result = self._process(*values)
+        result = self._process(*(self._value(*parts[port]) for port in self._ports))
         for inlet, row in parts.values():
             inlet.give_back([row])
         header = Header.of(first, self.rounds[self.current])
         self._unsent.extend(self._emissions(header, result))
         return True
+
+    def _value(self, inlet: Inlet, row: Row) -> Any:
+        return restore(self._kinds[inlet.channel], row.tree, self.load)
 
     def _emissions(self, header: Header, result: Any) -> list[Emission]:
         outputs = {"out": result}

@@ -3,8 +3,10 @@ same order. For tests, for debugging, and as the reference that the others are h
 
 from __future__ import annotations
 
+import gc
 import time
 from collections import deque
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import torch
@@ -13,7 +15,7 @@ from flowengine.channel import Message
 from flowengine.errors import StallError
 from flowengine.graph import Graph
 from flowengine.pool import Pool, Segment
-from flowengine.runtime.clockwork import Clockwork
+from flowengine.runtime.clockwork import Clockwork, close_stage, failing
 from flowengine.runtime.coordinator import Coordinator
 from flowengine.runtime.events import Observer, PoolStatus, RunDone, StageStatus, Status
 from flowengine.runtime.segments import make_segments
@@ -41,6 +43,7 @@ class InlineRun:
             clock=self.clock,
         )
         self._stages = [self._make_stage(w.index, run_dir) for w in self._topology.workers]
+        self._opened: list[Stage] = []
         self._clockworks = [Clockwork(self.clock) for _ in self._stages]
 
     def clock(self) -> float:
@@ -52,24 +55,44 @@ class InlineRun:
         threads_before = torch.get_num_threads()
         torch.set_num_threads(threads_per_worker(self._topology))
         try:
-            for stage in self._stages:
-                stage.open()
-            start_s = self.clock()
-            last_look = start_s
-            while not self._coordinator.is_done:
-                moved = [self._advance(stage) for stage in self._stages]
-                if not any(moved) and not self._coordinator.is_done:
-                    raise StallError(describe_stall(self.status()))
-                if self.clock() - last_look > 0.25:
-                    last_look = self.clock()
-                    self._observe(self.status())
-            self._observe(RunDone(self.clock(), start_s, self.status(), self._coordinator.weights))
+            start_s = self._run()
+        except BaseException:
+            with suppress(Exception):  # What went wrong first is what is told.
+                self._close()
+            raise
         finally:
             torch.set_num_threads(threads_before)
-            for stage in self._stages:
-                stage.close()
+        self._close()
+        self._observe(RunDone(self.clock(), start_s, self.status(), self._coordinator.weights))
+
+    def _run(self) -> float:
+        for stage in self._stages:
+            self._opened.append(stage)
+            with failing(stage, "failed to open"):
+                stage.open()
+        start_s = last_look = self.clock()
+        while not self._coordinator.is_done:
+            moved = [self._advance(stage) for stage in self._stages]
+            if not any(moved) and not self._coordinator.is_done and not self._find_leases():
+                raise StallError(describe_stall(self.status()))
+            if self.clock() - last_look > 0.25:
+                last_look = self.clock()
+                self._observe(self.status())
+        return start_s
+
+    def _find_leases(self) -> bool:
+        """Whether garbage held leases that are now returned."""
+        gc.collect()
+        for stage in self._stages:
+            stage.return_leases()
+        return self._deliver()
+
+    def _close(self) -> None:
+        with ExitStack() as closing:
             for segment in self._segments.values():
-                segment.close()
+                closing.callback(segment.close)
+            for stage in reversed(self._opened):
+                closing.callback(close_stage, stage)
 
     def status(self) -> Status:
         """A look at all stages."""
@@ -110,16 +133,19 @@ class InlineRun:
     def _advance(self, stage: Stage) -> bool:
         clockwork = self._clockworks[stage.site.worker.index]
         moved = clockwork.run(stage)
-        self._deliver()
-        return moved
+        return self._deliver() or moved
 
     def _post(self, sender: int, to: int, message: Message) -> None:
         self._mail.append((sender, to, message))
 
-    def _deliver(self) -> None:
+    def _deliver(self) -> bool:
+        """Delivers all that is on its way; whether there was anything."""
+        delivered = bool(self._mail)
         while self._mail:
             sender, to, message = self._mail.popleft()
             if to == COORDINATOR:
                 self._coordinator.handle(message)
             else:
-                self._stages[to].handle(sender, message)
+                with failing(self._stages[to]):
+                    self._stages[to].handle(sender, message)
+        return delivered

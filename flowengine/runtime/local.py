@@ -145,12 +145,15 @@ class LocalRun:
 
     def _pickle_graph(self) -> bytes:
         graph = self._topology.graph
-        for stage in graph.stages:
+        parts: list[tuple[str, object]] = [(str(s), (s.what, s.optimizer)) for s in graph.stages]
+        parts += [(f"feedback ({feedback.line})", feedback.what) for feedback in graph.feedbacks]
+        parts += [(f"evaluate ({each.line})", each.source) for each in graph.evaluations]
+        for where, what in parts:
             try:
-                pickle.dumps(stage.what)
+                pickle.dumps(what)
             except Exception as error:
                 raise GraphError(
-                    f"{stage}: cannot be sent to its worker: {error}; define functions and "
+                    f"{where}: cannot be sent to its worker: {error}; define functions and "
                     "operators at the top level of a module, or use the inline runtime"
                 ) from None
         return pickle.dumps(graph)
@@ -241,9 +244,9 @@ class LocalRun:
     def _stop(self) -> None:
         for worker in self._topology.workers:
             self._post(worker.index, (Kind.NOTICE, "stop"))
-        deadline = time.perf_counter() + STOP_S
-        while len(self._causes) < len(self._processes) and time.perf_counter() < deadline:
+        while len(self._causes) < len(self._processes):
             self._look()
+        deadline = time.perf_counter() + STOP_S
         for process in self._processes.values():
             process.join(max(0.0, deadline - time.perf_counter()))
 

@@ -160,6 +160,12 @@ class ObjectiveStage(Stage):
             if leaf is not None and leaf.numel():
                 gradient = leaf.grad if leaf.grad is not None else torch.zeros_like(leaf)
                 returned = operator.process(Gradients(modality, gradient)).rows
+                if (returned.shape, returned.dtype) != (gradient.shape, gradient.dtype):
+                    raise self.fail_row(
+                        f"{type(operator).__name__} gave {modality} gradients of shape "
+                        f"{tuple(returned.shape)} and {returned.dtype}; expected those of the "
+                        f"features, {tuple(gradient.shape)} and {gradient.dtype}"
+                    )
                 self._write_gradient(loaded.payloads[modality], returned)
 
     def _write_gradient(self, parts: list[Payload], gradient: Tensor) -> None:
@@ -197,6 +203,9 @@ class ObjectiveStage(Stage):
 
     def _end_round(self) -> bool:
         round_ = self.rounds[self.current]
+        self._objective.flush()
+        for operator in self._returns.values():
+            operator.flush()
         if not round_.held_out:
             self.site.notify("losses", round_.step, self.site.worker.replica, self._losses)
             self._losses = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from flowengine.api import Lengths, Packer, Source
@@ -42,10 +42,14 @@ class SourceStage(Stage):
         self._source.open(self.context())
         if self._held_out is not self._source:
             self._held_out.open(self.context())
+        if self._packer is not None:
+            self._planner.open(replace(self.context(), stage=self._packer.name))
 
     def close(self) -> None:
         self._source.close()
         self._held_out.close()
+        if self._packer is not None:
+            self._planner.close()
 
     def work(self) -> bool:
         if self._exhausted:
@@ -53,8 +57,7 @@ class SourceStage(Stage):
         if self._plan is None:
             return self._begin_round()
         if self._plan.next == len(self._plan.packs):
-            self._plan = None
-            return self.close_round()
+            return self._end_round(self._plan)
         plan, self._plan.next = self._plan, self._plan.next + 1
         return self._emit_pack(plan, plan.next - 1)
 
@@ -68,6 +71,20 @@ class SourceStage(Stage):
         self.open_round(self._plan.round)
         return True
 
+    def _end_round(self, plan: _Plan) -> bool:
+        (self._held_out if plan.round.held_out else self._source).flush()
+        if self._packer is not None:
+            self._planner.flush()
+        self._plan = None
+        return self.close_round()
+
+    @property
+    def _planner(self) -> Packer:
+        """The packer, whose plans are made here: what is in them is known before it is read."""
+        assert self._packer is not None
+        assert isinstance(self._packer.what, Packer)
+        return self._packer.what
+
     def _make_plan(self, stretch: Stretch) -> _Plan:
         source = self._held_out if stretch.held_out else self._source
         total = source.num_samples()
@@ -79,6 +96,7 @@ class SourceStage(Stage):
             alone = [[(sample, place, None)] for sample, place in zip(ids, places, strict=True)]
             round_ = Round(stretch.number, stretch.step, stretch.held_out, len(ids), 0, ())
             return _Plan(round_, alone)
+        self.take_in_hand(tuple(ids))
         lengths = [source.lengths(place) for place in places]
         packs = self._pack(lengths, ids)
         round_ = Round(
@@ -98,9 +116,7 @@ class SourceStage(Stage):
         return _Plan(round_, [[(ids[i], places[i], lengths[i]) for i in pack] for pack in packs])
 
     def _pack(self, lengths: list[Lengths], ids: list[int]) -> list[list[int]]:
-        assert self._packer is not None
-        packer = self._packer.what
-        assert isinstance(packer, Packer)
+        packer = self._planner
         for sample, length in zip(ids, lengths, strict=True):
             if length.tokens > packer.max_tokens:
                 raise RunError(
@@ -116,8 +132,7 @@ class SourceStage(Stage):
         return [pack for pack in packs if pack]
 
     def _report_plan(self, round_: Round, lengths: list[Lengths]) -> None:
-        assert self._packer is not None
-        room = len(round_.pack_sizes) * self._packer.what.max_tokens  # type: ignore[union-attr]
+        room = len(round_.pack_sizes) * self._planner.max_tokens
         tokens = sum(length.tokens for length in lengths)
         if not round_.held_out:
             self.site.notify(

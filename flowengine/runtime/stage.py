@@ -6,13 +6,14 @@ Rules.
 - A stage never blocks: what cannot be sent yet stays in `pending`, and nothing else is begun.
 - Every round that opens on the inlets opens on the outlets before its first row, and closes there
   when all inlets have closed it and all of its rows are dealt with.
-- A stage is done when its inlets have ended and all leases on its spans have come back.
+- When its inlets have ended and its rounds are over, a stage ends its outlets and returns the
+  leases of what its operator keeps; it is done when all leases on its own spans have come back.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -48,6 +49,7 @@ class Stage(ABC):
         self.waits = Wait("starved", "its start")
         self.in_hand: tuple[int, ...] = ()
         self.done = False
+        self._said_end = False
         self.rounds: dict[int, Round] = {}
         self.current = 0
         self.pending: Emission | None = None
@@ -160,10 +162,8 @@ class Stage(ABC):
 
     def return_leases(self) -> None:
         """Returns the leases whose views have died since the last call."""
-        dropped = self.pool.dropped
-        if dropped:
-            addresses = [dropped.pop() for _ in range(len(dropped))]
-            self.give_up(Counter(addresses).items(), Kind.RELEASE)
+        if self.pool.dropped:
+            self.give_up(self.pool.take_dropped().items(), Kind.RELEASE)
 
     def give_up(self, leases: Iterable[tuple[int, int]], kind: Kind) -> None:
         """Returns leases (span, count) to their owners, as released or as gradients."""
@@ -193,10 +193,14 @@ class Stage(ABC):
         return ended and not self.rounds and not any(inlet.rows for inlet in self.site.inlets)
 
     def _finish(self) -> bool:
+        if not self._said_end:
+            self._said_end = True
+            for outlet in self._outlets.values():
+                outlet.end()
+            self.give_up(self.pool.recall().items(), Kind.RELEASE)
+            return True
         if self.pool.num_spans:
             return self.wait("blocked", "its payloads still on lease")
-        for outlet in self._outlets.values():
-            outlet.end()
         self._send_freed()
         self.site.notify("done", self.site.worker.index, self.end())
         self.done, self.waits = True, Wait("done", "")

@@ -78,6 +78,11 @@ class Topology:
             return _without_media
         return lambda value: value
 
+    def sent_type(self, channel: int) -> Any:
+        """The type of the values on a channel: its producer's, which is the narrower one."""
+        ends = self.channels[channel]
+        return self.workers[ends.producer].stage.signature.outputs[ends.output]
+
     @cached_property
     def pairs(self) -> set[tuple[int, int]]:
         """The pairs of workers (lower index first) that send each other anything."""

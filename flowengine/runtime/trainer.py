@@ -176,6 +176,11 @@ class Trainer:
 
     def _commit(self, step: int, norm: float | None) -> None:
         assert step == self._finishing, f"commit of step {step} while at {self._finishing}"
+        if norm is not None and not math.isfinite(norm):
+            raise RunError(
+                f"{self.spec}: step {step} has gradients whose norm over all stages is {norm}; the "
+                "weights are those of the step before. Look at its samples and learning rate"
+            )
         with_gradient = [p for p in self._parameters if p.grad is not None]
         if norm is not None and self.site.graph.clip_norm is not None and with_gradient:
             total = torch.tensor(norm, dtype=with_gradient[0].dtype)

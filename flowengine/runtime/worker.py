@@ -18,6 +18,7 @@ import socket
 import sys
 import time
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from flowengine.errors import StageError
 from flowengine.graph.load import load_module
 from flowengine.pool import Pool, Segment
 from flowengine.runtime.board import Board, Notes
-from flowengine.runtime.clockwork import Clockwork
+from flowengine.runtime.clockwork import Clockwork, close_stage, failing
 from flowengine.runtime.site import make_site
 from flowengine.runtime.stage import Stage
 from flowengine.runtime.stages import make_stage
@@ -115,24 +116,25 @@ class _Worker:
         """Opens the stage and runs it until the supervisor says stop."""
         self._clockwork = Clockwork(self._clock)
         try:
-            self._open()
-            while not self._stopped:
-                moved = self._clockwork.run(self._stage)
-                if not moved:
-                    self._note()
-                self._move_messages(wait=not moved and not self._mine)
-            self._control.drain()
-        finally:
-            self._stage.close()
+            self._run()
+        except BaseException:
+            with suppress(Exception):  # What went wrong first is what is told.
+                self._stage.close()
+            raise
+        close_stage(self._stage)
+        self._note()
+        self._post(COORDINATOR, self._times())
+        self._control.drain()
 
-    def _open(self) -> None:
-        try:
+    def _run(self) -> None:
+        with failing(self._stage, "failed to open"):
             self._stage.open()
-        except Exception as error:
-            worker = self._stage.site.worker
-            text = f"{worker.stage}: failed to open: {type(error).__name__}: {error}"
-            raise StageError(text) from error
         self._post(COORDINATOR, (Kind.NOTICE, "ready", self._boot.index, os.getpid()))
+        while not self._stopped:
+            moved = self._clockwork.run(self._stage)
+            if not moved:
+                self._note()
+            self._move_messages(wait=not moved and not self._mine)
 
     def _clock(self) -> float:
         return time.perf_counter() - self._boot.began
@@ -167,13 +169,16 @@ class _Worker:
     def _move_messages(self, *, wait: bool) -> None:
         mine, self._mine = self._mine, []
         for sender, message in mine:
-            self._stage.handle(sender, message)
+            self._handle(sender, message)
         self._watch_writes()
         ready = self._selector.select(IDLE_S if wait else 0)
         if wait and not ready:
             gc.collect()
             self._stage.return_leases()
+            self._watch_writes()
             ready = self._selector.select(None)
+        if wait:
+            self._board.wake(self._boot.index, now_s=self._clock())
         for key, events in ready:
             peer, link = key.data
             self._serve(peer, link, events)
@@ -199,14 +204,14 @@ class _Worker:
                 os._exit(1)
 
     def _take(self, peer: int, message: Message) -> None:
-        if peer != COORDINATOR:
-            self._stage.handle(peer, message)
-        elif message[1] == "stop":
+        if peer == COORDINATOR and message[1] == "stop":
             self._stopped = True
-            self._note()
-            self._post(COORDINATOR, self._times())
         else:
-            self._stage.handle(peer, message)
+            self._handle(peer, message)
+
+    def _handle(self, sender: int, message: Message) -> None:
+        with failing(self._stage):
+            self._stage.handle(sender, message)
 
     def _times(self) -> tuple[Any, ...]:
         causes = {cause: round(seconds, 6) for cause, seconds in self._clockwork.causes.items()}
