@@ -15,6 +15,9 @@ def types_fit(graph: Graph) -> Iterator[str]:
         for port, wanted in stage.signature.inputs.items():
             if not stage.inputs[port]:
                 yield f"{stage}: input port '{port}' has no stream; give it one"
+            doubled = [e for e in stage.inputs[port] if stage.inputs[port].count(e) > 1]
+            if doubled:
+                yield f"{stage}: port '{port}' is given '{doubled[0]}' twice; give it once"
             for endpoint in stage.inputs[port]:
                 given = type_of(graph, endpoint)
                 if not fits(given, wanted):
@@ -93,6 +96,14 @@ def readers_are_possible(graph: Graph) -> Iterator[str]:
         makers = {endpoint.stage for endpoint in stage.producers}
         if isinstance(stage.what, Objective) and not makers <= packers:
             yield f"{stage}: reads {sorted(makers - packers)}; expected the packer's stream alone"
+        if POOL in makers and not isinstance(stage.what, Packer):
+            yield f"{stage}: reads the pool; only a packer can, put one in between"
+        for endpoint in stage.producers:
+            if endpoint.port == "gradients" and _is_objective(graph, endpoint):
+                yield (
+                    f"{stage}: reads '{endpoint}'; gradients go back by graph.feedback alone, "
+                    "override GradientReturn.process to see them"
+                )
         if isinstance(stage.what, Source | Packer) and stage.replicas > 1:
             yield f"{stage}: has replicas={stage.replicas}; a source or packer has one, it orders"
         if isinstance(stage.what, Encoder):
@@ -102,3 +113,7 @@ def readers_are_possible(graph: Graph) -> Iterator[str]:
                     f"{readers[0]}: reads the features of '{stage.name}', whose bytes carry the "
                     "gradient back; read them in front of the encoder, or set freeze=True"
                 )
+
+
+def _is_objective(graph: Graph, endpoint: Endpoint) -> bool:
+    return endpoint.stage != POOL and isinstance(graph.stage(endpoint.stage).what, Objective)

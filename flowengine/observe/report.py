@@ -38,8 +38,8 @@ from typing import Any
 import flowengine
 from flowengine.api import Objective
 from flowengine.graph import Graph
-from flowengine.graph.shape_rules import ancestors
 from flowengine.graph.kind import describe_operator, kind_of
+from flowengine.graph.shape_rules import ancestors
 from flowengine.observe.tally import Tally
 from flowengine.runtime.events import StageStatus
 

@@ -18,6 +18,7 @@ import torch
 
 from flowengine.api import Encoder, Objective
 from flowengine.channel import Kind, Message, Post
+from flowengine.errors import RunError
 from flowengine.runtime.events import CatalogueRows, Observer, Reported, StepDone
 from flowengine.runtime.topology import Topology
 
@@ -27,7 +28,7 @@ class _Step:
     """What is known of a step so far."""
 
     plan: list[Any] | None = None
-    losses: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
+    losses: dict[int, list[tuple[int, float, int]]] = field(default_factory=dict)
     offers: dict[str, dict[int, list[bool]]] = field(default_factory=lambda: defaultdict(dict))
     norms: dict[str, list[float]] = field(default_factory=dict)
     norm: float | None = None
@@ -75,7 +76,7 @@ class Coordinator:
         self._report()
 
     def _on_losses(self, step: int, replica: int, losses: list[Any]) -> None:
-        self._steps[step].losses[replica] = [(pack, loss) for pack, loss in losses]
+        self._steps[step].losses[replica] = [(pack, loss, count) for pack, loss, count in losses]
         self._report()
 
     def _on_encoded(self, step: int, stage: str, lag: int) -> None:
@@ -135,12 +136,18 @@ class Coordinator:
     def _step_done(self, step: int, state: _Step) -> StepDone:
         assert state.plan is not None
         samples, tokens, targets, packs, fill = state.plan
-        in_order = sorted(pair for losses in state.losses.values() for pair in losses)
+        in_order = sorted(entry for losses in state.losses.values() for entry in losses)
         assert len(in_order) == packs, f"step {step}: {len(in_order)} losses for {packs} packs"
+        found = sum(count for _, _, count in in_order)
+        if found != targets:
+            raise RunError(
+                f"step {step}: the packs hold {found} target tokens, the source's lengths said "
+                f"{targets}; a stage between source and packer must not change labels"
+            )
         return StepDone(
             step=step,
             wall_s=self._clock(),
-            loss=math.fsum(loss for _, loss in in_order) / targets,
+            loss=math.fsum(loss for _, loss, _ in in_order) / targets,
             samples=samples,
             tokens=tokens,
             targets=targets,

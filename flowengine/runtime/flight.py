@@ -55,6 +55,7 @@ def fly(
     encoder: Encoder[Any, Any] = stage.what  # type: ignore[assignment]
     stashes = learns and stage.activations == "stash"
     batch = encoder.batch(media)
+    module.train(learns)
     outputs = _forward(encoder, module, batch, seed=seed, with_graph=stashes)
     wanted = tuple(encoder.feature_shape())
     if tuple(outputs.shape[1:]) != wanted or outputs.dtype != dtype:
@@ -78,6 +79,7 @@ def land(stage: StageSpec, flight: Flight, gradient: Tensor) -> None:
     encoder: Encoder[Any, Any] = stage.what  # type: ignore[assignment]
     outputs = flight.outputs
     if outputs is None:
+        flight.module.train()
         outputs = _forward(encoder, flight.module, flight.batch, seed=flight.seed, with_graph=True)
     torch.autograd.backward(outputs, gradient)
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flowengine.api import Answer, Gradients, Joined, Objective, Pack, Sample, join_samples
+from flowengine.api import IGNORED, Answer, Gradients, Joined, Objective, Pack, Sample, join_samples
 from flowengine.channel import Inlet, Kind, Row
 from flowengine.errors import RunError
 from flowengine.pool import Payload, inline_tensor
@@ -46,7 +46,7 @@ class ObjectiveStage(Stage):
         assert isinstance(self.spec.what, Objective)
         self._objective: Objective[Any] = self.spec.what
         self._returns = site.topology.feedback_modalities()
-        self._losses: list[tuple[int, float]] = []
+        self._losses: list[tuple[int, float, int]] = []
         self._unsent: list[Emission] = []
 
     def open(self) -> None:
@@ -141,6 +141,7 @@ class ObjectiveStage(Stage):
     # training
 
     def _train(self, loaded: _Loaded, row: Row, round_: Round) -> None:
+        self.trainer.module.train(self.trainer.trains)
         loss = self._objective.loss(self.trainer.module, loaded.pack)
         if loss.ndim != 0:
             raise RunError(
@@ -152,7 +153,8 @@ class ObjectiveStage(Stage):
                 f"{self.spec}: step {round_.step} has the loss {value} on the samples "
                 f"{loaded.ids}; the weights are those of the step before"
             )
-        self._losses.append((row.pack, value))
+        targets = int((loaded.pack.labels != IGNORED).sum())
+        self._losses.append((row.pack, value, targets))
         if loss.requires_grad:
             torch.autograd.backward(loss / round_.targets)
         for modality, operator in self._returns.items():
@@ -185,6 +187,7 @@ class ObjectiveStage(Stage):
     # evaluation
 
     def _answer(self, loaded: _Loaded, row: Row, round_: Round) -> None:
+        self.trainer.module.eval()
         with torch.no_grad():
             answers = self._objective.answers(self.trainer.module, loaded.pack)
         if len(answers) != len(loaded.ids):

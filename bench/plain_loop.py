@@ -1,0 +1,266 @@
+"""The loop that a graph replaces: one process, one thread of control, plain PyTorch.
+
+It defines what "the same mathematics" means. A step takes the next samples of the source and plans
+their packs; for every pack in order the encoder and the objective run forward and backward; the
+loss is a sum divided by the step's number of targets; then one clip by global norm over both
+operators, one optimizer step for each.
+
+    rig = Rig(encoder, objective, packer, optimizers=(AdamW(lr=2e-3), AdamW(lr=2e-3)))
+    for step in range(steps):
+        figures = rig.train_step(source, step=step, samples=64)
+    print(rig.accuracy(held_out, samples=512))
+
+Run it to train the digit cards: python -m bench.plain_loop [steps] [seed]
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from flowengine.api import (
+    AdamW,
+    Answer,
+    Encoder,
+    Joined,
+    Lengths,
+    Objective,
+    Optimizer,
+    Pack,
+    Packer,
+    Sample,
+    Source,
+    join_samples,
+)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What one step gives. loss: mean over the targets. Times are CPU seconds of this thread."""
+
+    loss: float
+    norm: float
+    tokens: int
+    targets: int
+    packs: int
+    encoder_s: float
+    objective_s: float
+
+
+class Rig:
+    """The two operators' modules and optimizers, and the loop over them.
+
+    The encoder's module is built first, then the objective's, after torch.manual_seed(seed), unless
+    `modules` are given.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder[Any, Any],
+        objective: Objective[Any],
+        packer: Packer,
+        *,
+        optimizers: tuple[Optimizer, Optimizer],
+        clip_norm: float | None = 1.0,
+        seed: int = 0,
+        dtype: torch.dtype = torch.float32,
+        modules: tuple[nn.Module, nn.Module] | None = None,
+    ) -> None:
+        torch.manual_seed(seed)
+        self.encoder, self.objective, self.packer = encoder, objective, packer
+        self.modules = modules or (encoder.build(), objective.build())
+        for module in self.modules:
+            module.to(dtype)
+        self.described = optimizers
+        self.optimizers = [
+            described.build(module.parameters())
+            for described, module in zip(optimizers, self.modules, strict=True)
+        ]
+        self.clip_norm = clip_norm
+
+    def train_step(self, source: Source[Sample], *, step: int, samples: int) -> Figures:
+        """Trains on the samples [step * samples, (step + 1) * samples)."""
+        indices = range(step * samples, (step + 1) * samples)
+        lengths = [source.lengths(index) for index in indices]
+        plan = self.packer.plan(lengths)
+        targets = sum(length.targets for length in lengths)
+        total, encoder_s, objective_s = 0.0, 0.0, 0.0
+        for members in plan:
+            chosen = tuple(indices[member] for member in members)
+            batch = [source.read(index) for index in chosen]
+            start = time.thread_time()
+            features = self.encode(batch)
+            encoder_s += time.thread_time() - start
+            pack, leaves = pack_samples(chosen, batch, features, modality=self.encoder.modality)
+            start = time.thread_time()
+            loss = self.objective.loss(self.modules[1], pack) / targets
+            loss.backward()
+            total += float(loss.detach())
+            objective_s += time.thread_time() - start
+            start = time.thread_time()
+            if features.requires_grad:
+                features.backward(leaves.grad)
+            encoder_s += time.thread_time() - start
+        norm = self.update(step)
+        return Figures(
+            loss=total,
+            norm=norm,
+            tokens=sum(length.tokens for length in lengths),
+            targets=targets,
+            packs=len(plan),
+            encoder_s=encoder_s,
+            objective_s=objective_s,
+        )
+
+    def encode(self, batch: Sequence[Sample]) -> Tensor:
+        """The features of all samples that have the encoder's modality, in order: [N, ...]."""
+        media = [s.media[self.encoder.modality] for s in batch if self.encoder.modality in s.media]
+        if not media:
+            weight = next(self.modules[0].parameters())
+            return weight.new_zeros((0, *self.encoder.feature_shape()))
+        return self.encoder.forward(self.modules[0], self.encoder.batch(media))
+
+    def update(self, step: int) -> float:
+        """Clips by the global norm, steps both optimizers; the norm before clipping."""
+        parameters = [p for module in self.modules for p in module.parameters()]
+        bound = self.clip_norm if self.clip_norm is not None else float("inf")
+        norm = nn.utils.clip_grad_norm_(parameters, bound, foreach=True)
+        for described, optimizer in zip(self.described, self.optimizers, strict=True):
+            for group in optimizer.param_groups:
+                group["lr"] = described.lr * described.schedule.factor(step)
+            optimizer.step()
+            optimizer.zero_grad()
+        return float(norm)
+
+    @torch.no_grad()
+    def answers(self, source: Source[Sample], *, samples: int) -> list[Answer]:
+        """The answers to the source's first `samples` samples, pack by pack."""
+        plan = self.packer.plan([source.lengths(index) for index in range(samples)])
+        found: list[Answer] = []
+        for members in plan:
+            batch = [source.read(index) for index in members]
+            features = self.encode(batch)
+            pack, _ = pack_samples(
+                tuple(members), batch, features, modality=self.encoder.modality
+            )
+            found += self.objective.answers(self.modules[1], pack)
+        return found
+
+    def accuracy(self, source: Source[Sample], *, samples: int) -> dict[str, float]:
+        """The share of right answers by kind, and overall."""
+        asked: Counter[str] = Counter()
+        right: Counter[str] = Counter()
+        for answer in self.answers(source, samples=samples):
+            for group in ("overall", str(answer.note["kind"])):
+                asked[group] += 1
+                right[group] += bool((answer.predicted == answer.expected).all())
+        return {group: right[group] / asked[group] for group in sorted(asked)}
+
+
+def pack_samples(
+    ids: tuple[int, ...], batch: Sequence[Sample], features: Tensor, *, modality: str
+) -> tuple[Pack, Tensor]:
+    """The pack, and the leaf that its features are: cut from the encoder's graph, as between
+    processes. Its gradient is the encoder's."""
+    leaf = features.detach().requires_grad_(features.requires_grad)
+    joined = join_samples(ids, tuple(Joined(sample, {}) for sample in batch))
+    present = any(modality in sample.media for sample in batch)
+    pack = Pack(
+        ids=joined.ids,
+        tokens=joined.tokens,
+        labels=joined.labels,
+        positions=joined.positions,
+        lengths=joined.lengths,
+        features={modality: leaf} if present else {},
+        notes=joined.notes,
+    )
+    return pack, leaf
+
+
+class BestFit(Packer):
+    """Best fit decreasing by tokens: what a careful user writes by hand."""
+
+    max_tokens: int
+
+    def plan(self, lengths: Sequence[Lengths]) -> list[list[int]]:
+        packs: list[list[int]] = []
+        room: list[int] = []
+        for index in sorted(range(len(lengths)), key=lambda i: -lengths[i].tokens):
+            tokens = lengths[index].tokens
+            fitting = [i for i, left in enumerate(room) if left >= tokens]
+            if fitting:
+                best = min(fitting, key=room.__getitem__)
+            else:
+                best = len(room)
+                packs.append([])
+                room.append(self.max_tokens)
+            packs[best].append(index)
+            room[best] -= tokens
+        return [sorted(pack) for pack in sorted(packs, key=min)]
+
+
+def train(
+    rig: Rig,
+    source: Source[Sample],
+    *,
+    steps: int,
+    samples: int,
+    each: Callable[[int, Figures], None] = lambda step, figures: None,
+) -> list[Figures]:
+    """All steps; `each` is called after every one."""
+    history = []
+    for step in range(steps):
+        history.append(rig.train_step(source, step=step, samples=samples))
+        each(step, history[-1])
+    return history
+
+
+def digit_cards(*, steps: int, seed: int) -> Rig:
+    """The rig with the operators and settings of `graphs/digit_cards.py`."""
+    from flowengine.api import Cosine
+    from flowengine.operators.language import LanguageModel
+    from flowengine.operators.packing import CostPacker
+    from flowengine.operators.sources import DigitCards
+    from flowengine.operators.vision import VisionEncoder
+
+    optimizer = AdamW(lr=2e-3, schedule=Cosine(steps=steps, warmup=20, floor=0.05))
+    return Rig(
+        VisionEncoder(),
+        LanguageModel(vocabulary=DigitCards.vocabulary),
+        CostPacker(max_tokens=1024),
+        optimizers=(optimizer, optimizer),
+        seed=seed,
+    )
+
+
+def main(steps: int = 300, seed: int = 0) -> None:
+    from flowengine.operators.sources import DigitCards
+
+    rig = digit_cards(steps=steps, seed=seed)
+    held_out = DigitCards(seed=seed, split="held-out", questions=1)
+    print(f"{sum(p.numel() for module in rig.modules for p in module.parameters()):,} weights")
+
+    def each(step: int, figures: Figures) -> None:
+        if step % 25 == 24 or step == steps - 1:
+            shares = rig.accuracy(held_out, samples=512)
+            print(
+                f"step {step + 1:4d} loss {figures.loss:.3f} norm {figures.norm:.2f} "
+                f"encoder {1e3 * figures.encoder_s:.0f} ms objective "
+                f"{1e3 * figures.objective_s:.0f} ms packs {figures.packs}  "
+                + " ".join(f"{name} {share:.3f}" for name, share in shares.items()),
+                flush=True,
+            )
+
+    train(rig, DigitCards(seed=seed), steps=steps, samples=64, each=each)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main(*(int(word) for word in sys.argv[1:]))
