@@ -101,12 +101,12 @@ class Rig:
             pack, leaves = pack_samples(chosen, batch, features, modality=self.encoder.modality)
             start = time.thread_time()
             loss = self.objective.loss(self.modules[1], pack) / targets
-            loss.backward()
+            torch.autograd.backward(loss)
             total += float(loss.detach())
             objective_s += time.thread_time() - start
             start = time.thread_time()
             if features.requires_grad:
-                features.backward(leaves.grad)
+                torch.autograd.backward(features, leaves.grad)
             encoder_s += time.thread_time() - start
         norm = self.update(step)
         return Figures(
@@ -147,9 +147,7 @@ class Rig:
         for members in plan:
             batch = [source.read(index) for index in members]
             features = self.encode(batch)
-            pack, _ = pack_samples(
-                tuple(members), batch, features, modality=self.encoder.modality
-            )
+            pack, _ = pack_samples(tuple(members), batch, features, modality=self.encoder.modality)
             found += self.objective.answers(self.modules[1], pack)
         return found
 
@@ -212,7 +210,7 @@ def train(
     *,
     steps: int,
     samples: int,
-    each: Callable[[int, Figures], None] = lambda step, figures: None,
+    each: Callable[[int, Figures], None] = lambda _step, _figures: None,
 ) -> list[Figures]:
     """All steps; `each` is called after every one."""
     history = []
@@ -230,10 +228,10 @@ def digit_cards(*, steps: int, seed: int) -> Rig:
     from flowengine.operators.sources import DigitCards
     from flowengine.operators.vision import VisionEncoder
 
-    optimizer = AdamW(lr=2e-3, schedule=Cosine(steps=steps, warmup=20, floor=0.05))
+    optimizer = AdamW(lr=1.5e-3, schedule=Cosine(steps=steps, warmup=10, floor=0.05))
     return Rig(
         VisionEncoder(),
-        LanguageModel(vocabulary=DigitCards.vocabulary),
+        LanguageModel(vocabulary=DigitCards.vocabulary, groups=8),
         CostPacker(max_tokens=1024),
         optimizers=(optimizer, optimizer),
         seed=seed,

@@ -17,6 +17,13 @@ from flowengine.api import IGNORED, Answer, Objective, Pack
 from flowengine.operators.layers import Block, angles, initialise
 from flowengine.operators.layers.block import EPS
 
+EMBEDDED = 0.2
+"""The spread of a word's embedding: small, so that what blocks add soon outweighs it."""
+
+TURNING = 0.25
+"""The share of a head's channels that rotary positions turn; the rest finds a card by its looks
+however far away it is."""
+
 
 class LanguageTransformer(nn.Module):
     """The logits of a pack's targets [n, V]."""
@@ -32,17 +39,27 @@ class LanguageTransformer(nn.Module):
         self.norm = nn.RMSNorm(width, eps=EPS)
         self.predict = nn.Linear(width, vocabulary, bias=False)
         initialise(self, depth=depth)
+        nn.init.normal_(self.embed.weight, std=EMBEDDED)
 
     def forward(self, pack: Pack, placeholders: Mapping[str, int], targets: Tensor) -> Tensor:
         x_TC = self.embed(pack.tokens)
         for modality, rows in pack.features.items():
             places = (pack.tokens == placeholders[modality]).nonzero()[:, 0]
+            if len(places) != len(rows):
+                raise ValueError(
+                    f"the pack has {len(places)} placeholders {placeholders[modality]} for "
+                    f"'{modality}', but {len(rows)} feature rows; expected one row for each"
+                )
             x_TC = x_TC.index_copy(0, places, rows.to(x_TC.dtype))
-        turn = angles(pack.positions[:, None], width=self.head, dtype=x_TC.dtype)
+        turn = self.turns(pack.positions, dtype=x_TC.dtype)
         for block in self.blocks:
             x_TC = block(x_TC, turn, pack.lengths)
         logits: Tensor = self.predict(self.norm(x_TC[targets - 1]))
         return logits
+
+    def turns(self, positions_T: Tensor, *, dtype: torch.dtype) -> Tensor:
+        """What rotates queries and keys: complex [T, 1, head / 2]."""
+        return angles(positions_T[:, None], width=self.head, dtype=dtype, share=TURNING)
 
 
 class LanguageModel(Objective[LanguageTransformer]):
@@ -54,9 +71,9 @@ class LanguageModel(Objective[LanguageTransformer]):
 
     vocabulary: int
     width: int = 128
-    depth: int = 3
-    heads: int = 4
-    groups: int = 2
+    depth: int = 2
+    heads: int = 8
+    groups: int = 4
     placeholders: Mapping[str, int] = field(default_factory=lambda: {"image": 0})
 
     def build(self) -> LanguageTransformer:

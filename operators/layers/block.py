@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from flowengine.operators.layers.attention import attend
 from flowengine.operators.layers.rotation import rotate
 
-EPS = 1e-6
-"""Added to the mean square of a row: a flat patch, all zero, stays zero and has a gradient."""
+EPS = 1e-4
+"""Added to the mean square of a row; a flat patch, all zero, is multiplied by 100 at most."""
 
 
 class Block(nn.Module):
@@ -34,27 +34,36 @@ class Block(nn.Module):
         self.down = nn.Linear(hidden, width, bias=False)
 
     def forward(self, x_TC: Tensor, turn_T1P: Tensor, lengths: Sequence[int]) -> Tensor:
-        heads = self.qkv(self.before_attention(x_TC)).unflatten(-1, (-1, 2 * turn_T1P.shape[-1]))
-        turned = rotate(heads[:, : self.heads + self.groups], turn_T1P)
-        q, k = turned.split((self.heads, self.groups), dim=1)
-        v = heads[:, self.heads + self.groups :]
-        x_TC = x_TC + self.out(attend(q, k, v, lengths, causal=self.causal).flatten(1))
-        return x_TC + self.down(self._activate(self.up(self.before_feed(x_TC))))
+        q, k, v = self.heads_of(x_TC, turn_T1P)
+        seen = attend(q, k, v, lengths, causal=self.causal)
+        x_TC = x_TC + self.out(seen.flatten(1))
+        return x_TC + self.feed(x_TC)
 
-    def _activate(self, x: Tensor) -> Tensor:
+    def heads_of(self, x_TC: Tensor, turn_T1P: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries [T, heads, D], and keys and values [T, groups, D]."""
+        width = 2 * turn_T1P.shape[-1]
+        heads = self.qkv(self.before_attention(x_TC)).unflatten(-1, (-1, width))
+        turned, v = torch.split(heads, [self.heads + self.groups, self.groups], dim=1)
+        turned = rotate(turned, turn_T1P)
+        q, k = torch.split(turned, [self.heads, self.groups], dim=1)
+        return q, k, v
+
+    def feed(self, x_TC: Tensor) -> Tensor:
+        """What the feed-forward layer adds."""
+        up = self.up(self.before_feed(x_TC))
         if not self.gated:
-            return F.gelu(x)
-        gate, value = x.chunk(2, dim=-1)
-        return F.silu(gate) * value
+            added: Tensor = self.down(F.gelu(up))
+            return added
+        gate, value = up.chunk(2, dim=-1)
+        added = self.down(F.silu(gate) * value)
+        return added
 
 
 def initialise(module: nn.Module, *, depth: int) -> None:
-    """Normal weights of variance 1 / inputs; what adds to the residual is smaller by sqrt(2 depth)."""
+    """Normal weights of variance 1 / inputs, but smaller where a block adds to the residual."""
     for name, part in module.named_modules():
         if isinstance(part, nn.Linear):
             scale = (2 * depth) ** -0.5 if name.endswith((".out", ".down")) else 1.0
             nn.init.normal_(part.weight, std=scale * part.in_features**-0.5)
             if part.bias is not None:
                 nn.init.zeros_(part.bias)
-        elif isinstance(part, nn.Embedding):
-            nn.init.normal_(part.weight, std=1.0)

@@ -1,5 +1,5 @@
 """Where samples come from."""
 
-from flowengine.operators.sources.digit_cards import DigitCards
+from flowengine.operators.sources.digit_cards import WORDS, DigitCards
 
-__all__ = ["DigitCards"]
+__all__ = ["WORDS", "DigitCards"]

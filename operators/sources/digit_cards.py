@@ -3,8 +3,8 @@
 A page is a grid of 16-pixel cells, of very different sizes and shapes. One to five of its cells are
 cards: a colour of its own and a real handwritten digit. Questions have answers of one word:
 
-    which digit is red ? 7          which colour is 7 ? red     (asked of digits that occur once)
-    how many cards ? 3              any card pink ? no          (yes and no equally often)
+    which digit is red 7          which colour is 7 red     (asked of digits that occur once)
+    how many cards 3              any card pink no          (yes and no equally often)
 
 The scans are scikit-learn's `load_digits`, which is installed with it: 1,797 scans of 8x8 pixels.
 Known, from its description: they are the test part of UCI's optdigits, written by 13 people.
@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from flowengine.api import IGNORED, Lengths, Sample, Source
 
 CELL = 16
+MAX_CARDS = 5
 COLOURS = {
     "red": (229, 72, 66),
     "orange": (245, 150, 45),
@@ -43,9 +44,12 @@ WORDS = (
     "<image>",
     *(str(digit) for digit in range(10)),
     *COLOURS,
-    *("yes", "no", "?", "which", "digit", "colour", "is", "how", "many", "cards", "any", "card"),
+    *("yes", "no", "which", "digit", "colour", "is", "how", "many", "cards", "any", "card"),
     *("comes", "after"),
 )
+FEWER = (0.36, 0.26, 0.18, 0.12, 0.08)
+"""How often a page has 1, 2, 3, 4 and 5 cards."""
+
 SPLITS = {"train": (0, 1287), "held-out": (1415, 1797)}
 
 Question = tuple[str, str, str]
@@ -54,7 +58,7 @@ Question = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Card:
-    """A card on a page: its cell, the scan on it, and how it was laid down."""
+    """A card on a page: its cell, the scan on it, and its shade."""
 
     row: int
     column: int
@@ -62,7 +66,6 @@ class Card:
     digit: int
     scan: int
     tone: float
-    shift: tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,7 @@ class DigitCards(Source[Sample]):
         give later ones away.
     median_cells, sigma, max_aspect: the page's area is log-normal, its aspect ratio log-uniform.
     min_cells, max_cells: smaller and larger areas are clamped to these.
-    text_only: the share of samples without a picture ("which digit comes after 3 ?").
+    text_only: the share of samples without a picture ("which digit comes after 3").
     """
 
     split: Literal["train", "held-out"] = "train"
@@ -93,7 +96,7 @@ class DigitCards(Source[Sample]):
     sigma: float = 1.0
     max_aspect: float = 6.0
     min_cells: int = 6
-    max_cells: int = 192
+    max_cells: int = 96
     text_only: float = 0.0
 
     placeholders: ClassVar[dict[str, int]] = {"image": 0}
@@ -123,7 +126,7 @@ class DigitCards(Source[Sample]):
         random = np.random.Generator(np.random.Philox(key=np.array(key, dtype=np.uint64)))
         if random.random() < self.text_only:
             digit = int(random.integers(9))
-            question = ("after", f"which digit comes after {digit} ?", str(digit + 1))
+            question = ("after", f"which digit comes after {digit}", str(digit + 1))
             return Page(rows=0, columns=0, paper=0, cards=(), questions=(question,))
         area = self.median_cells * np.exp(self.sigma * random.standard_normal())
         area = min(max(area, self.min_cells), self.max_cells)
@@ -146,23 +149,19 @@ def draw(page: Page) -> NDArray[np.uint8]:
     """The page's picture, [height, width, 3]."""
     picture = np.full((page.rows * CELL, page.columns * CELL, 3), page.paper, dtype=np.uint8)
     for card in page.cards:
-        down, right = card.shift
-        ink = _scans()[0][card.scan, down : down + CELL, right : right + CELL, None]
+        ink = _scans()[0][card.scan, :, :, None]
         paint = np.array(COLOURS[card.colour], dtype=np.float32) * card.tone
         top, left = card.row * CELL, card.column * CELL
         picture[top : top + CELL, left : left + CELL] = (paint * (1 - ink)).clip(0, 255)
     return picture
 
 
-def _deal(
-    random: np.random.Generator, *, rows: int, columns: int, split: str
-) -> Iterator[Card]:
+def _deal(random: np.random.Generator, *, rows: int, columns: int, split: str) -> Iterator[Card]:
     first, last = SPLITS[split]
-    number = int(random.integers(1, 6))
+    number = 1 + int(random.choice(5, p=FEWER))
     cells = random.choice(rows * columns, number, replace=False)
     colours = random.permutation(len(COLOURS))[:number]
     scans = random.integers(first, last, number)
-    shifts = random.integers(0, 3, (number, 2))
     tones = random.uniform(0.9, 1.0, number)
     for i in range(number):
         yield Card(
@@ -172,27 +171,36 @@ def _deal(
             digit=int(_scans()[1][scans[i]]),
             scan=int(scans[i]),
             tone=float(tones[i]),
-            shift=(int(shifts[i, 0]), int(shifts[i, 1])),
         )
 
 
 def _ask(random: np.random.Generator, cards: tuple[Card, ...]) -> Iterator[Question]:
-    """All questions of a page, kinds in turn, so that the first is of every kind equally often."""
+    """All questions of a page, kinds in turn, so that the first is of every kind equally often.
+
+    A card is asked for by its colour or by its digit, never both: the one answer gives the other.
+    """
     digits = [card.digit for card in cards]
     absent = [colour for colour in COLOURS if colour not in {card.colour for card in cards}]
-    single = [card for card in cards if digits.count(card.digit) == 1]
+    order = random.permutation(4)
+    turned = random.random(len(cards)) < 0.4
+    turned[0] = order[0] == 1 or (turned[0] and order[0] != 0)
+    by_digit = [
+        card
+        for card, turn in zip(cards, turned, strict=True)
+        if turn and digits.count(card.digit) == 1
+    ]
+    by_colour = [card for card in cards if card not in by_digit]
     kinds: list[list[Question]] = [
-        [("digit", f"which digit is {card.colour} ?", str(card.digit)) for card in cards],
-        [("colour", f"which colour is {card.digit} ?", card.colour) for card in single],
-        [("count", "how many cards ?", str(len(cards)))],
+        [("digit", f"which digit is {card.colour}", str(card.digit)) for card in by_colour],
+        [("colour", f"which colour is {card.digit}", card.colour) for card in by_digit],
+        [("count", "how many cards", str(len(cards)))],
         [],
     ]
-    for present in random.random(3) < 0.5:
+    for present in random.random(2) < 0.5:
         choices = [card.colour for card in cards] if present else absent
         colour = choices[int(random.integers(len(choices)))]
-        kinds[3].append(("any", f"any card {colour} ?", "yes" if present else "no"))
-    kinds = [[kind[i] for i in random.permutation(len(kind))] for kind in kinds if kind]
-    order = random.permutation(len(kinds))
+        kinds[3].append(("any", f"any card {colour}", "yes" if present else "no"))
+    kinds = [[kind[i] for i in random.permutation(len(kind))] for kind in kinds]
     for turn in range(max(len(kind) for kind in kinds)):
         for i in order:
             yield from kinds[i][turn : turn + 1]
@@ -211,7 +219,7 @@ def _sequence(rows: int, questions: tuple[Question, ...]) -> tuple[torch.Tensor,
 
 @cache
 def _scans() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """All scans as ink in [0, 0.85], twice their size with a margin of one pixel, and digits."""
+    """All scans as ink in [0, 1], twice their size, and digits."""
     from sklearn.datasets import load_digits
 
     digits = load_digits()
@@ -221,4 +229,4 @@ def _scans() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         ink = np.stack((0.75 * ink + 0.25 * before, 0.75 * ink + 0.25 * after), axis=axis + 1)
         shape = [1797, 20, 20] if axis == 2 else [1797, 20, 10]
         ink = ink.reshape(shape)
-    return 0.85 * ink[:, 1:-1, 1:-1], digits.target
+    return ink[:, 2:-2, 2:-2], digits.target
