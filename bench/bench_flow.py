@@ -46,7 +46,7 @@ def run_graph(variant: str, *, steps: int, seed: int) -> dict[str, Any]:
     """The graph on the local runtime; "lockstep" has a window of one pack."""
     from flowengine.graph import check
     from flowengine.graphs.digit_cards import build
-    from flowengine.runtime.events import Event, StepDone
+    from flowengine.runtime.events import Event, RunDone, StepDone
     from flowengine.runtime.local import LocalRun
 
     graph = build(steps=steps, seed=seed)
@@ -58,16 +58,18 @@ def run_graph(variant: str, *, steps: int, seed: int) -> dict[str, Any]:
     check(graph)
     ends: list[tuple[float, int]] = []
     seen: list[dict[str, Any]] = []
+    causes: dict[str, Any] = {}
 
     def observe(event: Event) -> None:
-        if isinstance(event, StepDone):
+        if isinstance(event, RunDone):
+            causes.update({stage.stage: stage.causes for stage in event.status.stages})
+        elif isinstance(event, StepDone):
             ends.append((event.wall_s, event.samples))
             seen.append({s.stage: s for s in run.status().stages})
 
     with tempfile.TemporaryDirectory() as directory:
         run = LocalRun(graph, run_dir=Path(directory), observe=observe)
         run.run()
-        causes = {stage.stage: stage.causes for stage in run.status().stages}
     took = ends[-1][0] - ends[WARM - 1][0]
     work = {
         name: (seen[-1][name].busy_s - seen[WARM - 1][name].busy_s) / (steps - WARM)

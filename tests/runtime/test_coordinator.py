@@ -13,6 +13,7 @@ import torch
 from fakes import small_graph
 
 from flowengine.channel import Kind, Message
+from flowengine.errors import RunError
 from flowengine.runtime.coordinator import Coordinator
 from flowengine.runtime.events import CatalogueRows, Event, Reported, StepDone
 from flowengine.runtime.topology import Topology
@@ -42,7 +43,8 @@ class Desk:
 
 def notices(step: int, *, losses: dict[int, float]) -> list[tuple[Any, ...]]:
     """All that is said in a step of two encoder replicas and two models."""
-    by_replica = [[[k, loss] for k, loss in losses.items() if k % 2 == r] for r in (0, 1)]
+    entries = [[k, loss, 20 if k == 0 else 0] for k, loss in losses.items()]
+    by_replica = [[entry for entry in entries if entry[0] % 2 == r] for r in (0, 1)]
     return [
         ("plan", step, 8, 100, 20, len(losses), 0.75),
         ("losses", step, 0, by_replica[0]),
@@ -104,7 +106,7 @@ def test_the_loss_does_not_depend_on_who_trained_what() -> None:
         desk = Desk(model_replicas=2)
         cut = order[0]
         for replica, packs in enumerate((order[:cut], order[cut:])):
-            desk.say("losses", 0, replica, [[k, values[k]] for k in packs])
+            desk.say("losses", 0, replica, [[k, values[k], 20 if k == 0 else 0] for k in packs])
         for notice in notices(0, losses=dict.fromkeys(range(6), 0.0)):
             if notice[0] != "losses" and notice != ("encoded", 0, "encoder", 0):
                 desk.say(*notice)
@@ -154,7 +156,7 @@ def test_a_frozen_encoder_owes_nothing() -> None:
     desk.say("norms", 0, "model", [4.0])
     assert desk.answers() == [(3, "commit")]
     desk.say("plan", 0, 8, 100, 20, 1, 0.75)
-    desk.say("losses", 0, 0, [[0, 2.0]])
+    desk.say("losses", 0, 0, [[0, 2.0, 20]])
     assert desk.told == []
     desk.say("stepped", 0, "model", 0.2)
     (step,) = desk.told
@@ -166,7 +168,7 @@ def test_a_lost_pack_is_caught() -> None:
     """Fewer losses than the plan has packs are a mistake of the engine, never a smaller loss."""
     desk = Desk(freeze=True)
     desk.say("plan", 0, 8, 100, 20, 2, 0.75)
-    desk.say("losses", 0, 0, [[0, 2.0]])
+    desk.say("losses", 0, 0, [[0, 2.0, 20]])
     with pytest.raises(AssertionError, match="step 0: 1 losses for 2 packs"):
         desk.say("stepped", 0, "model", 0.2)
 
@@ -196,3 +198,12 @@ def test_the_run_is_done_when_everyone_is() -> None:
     desk.say("done", 3, "")
     assert desk.coordinator.is_done
     assert desk.coordinator.weights == {"encoder": "weights/encoder", "model": "weights/model"}
+
+
+def test_changed_labels_are_caught() -> None:
+    """Targets that are not those of the source's lengths would normalise the loss wrongly."""
+    desk = Desk(freeze=True)
+    desk.say("plan", 0, 8, 100, 20, 1, 0.75)
+    desk.say("losses", 0, 0, [[0, 2.0, 19]])
+    with pytest.raises(RunError, match="the packs hold 19 target tokens, the source's lengths"):
+        desk.say("stepped", 0, "model", 0.2)
