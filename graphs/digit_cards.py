@@ -1,6 +1,6 @@
 """Questions about coloured cards with handwritten digits, trained from pixels in minutes on a CPU.
 
-flowengine run graphs/digit_cards.py steps=400 seed=0
+flowengine run graphs/digit_cards.py steps=600 seed=0
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from flowengine.operators.vision import VisionEncoder
 
 def build(
     *,
-    steps: int = 400,
+    steps: int = 600,
     samples: int = 64,
     seed: int = 0,
     staleness: int = 0,
