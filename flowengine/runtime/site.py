@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,8 +102,3 @@ def make_site(
         if channel.consumer == index
     ]
     return Site(topology, worker, pool, list(edges.values()), inlets, post, clock, run_dir, on_hand)
-
-
-def find_channel(ends: Sequence[Any], channel: int) -> Any:
-    """The outlet or inlet of this channel."""
-    return next(end for end in ends if end.channel == channel)
