@@ -12,12 +12,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from plain_loop import Rig
+from plain_loop import make_rig
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from flowengine import Graph
-from flowengine.api import IGNORED, Encoder, Objective, Packer, Sample, Source
+from flowengine.api import IGNORED, Sample, Source
 from flowengine.graphs.digit_cards import build
 from flowengine.operators.layers import angles
 
@@ -65,22 +64,6 @@ def padded_loop(*, steps: int, seed: int) -> Iterator[float]:
             total += float(loss.detach())
         rig.update(step)
         yield total
-
-
-def make_rig(graph: Graph) -> tuple[Rig, Source[Sample], int]:
-    """The plain loop over a graph's operators, its source, and its samples per step."""
-    kinds: tuple[type, ...] = (Source, Encoder, Packer, Objective)
-    found: list[Any] = [next(s for s in graph.stages if isinstance(s.what, k)) for k in kinds]
-    source, encoder, packer, model = found
-    rig = Rig(
-        encoder.what,
-        model.what,
-        packer.what,
-        optimizers=(encoder.optimizer, model.optimizer),
-        clip_norm=graph.clip_norm,
-        seed=graph.seed,
-    )
-    return rig, source.what, graph.step.samples
 
 
 def padded_loss(vision: Any, language: Any, batch: Padded) -> Tensor:

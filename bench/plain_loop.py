@@ -5,12 +5,12 @@ their packs; for every pack in order the encoder and the objective run forward a
 loss is a sum divided by the step's number of targets; then one clip by global norm over both
 operators, one optimizer step for each.
 
-    rig = Rig(encoder, objective, packer, optimizers=(AdamW(lr=2e-3), AdamW(lr=2e-3)))
+    rig = Rig(encoder, objective, packer, optimizers=(AdamW(lr=1e-3), AdamW(lr=1e-3)))
     for step in range(steps):
         figures = rig.train_step(source, step=step, samples=64)
     print(rig.accuracy(held_out, samples=512))
 
-Run it to train the digit cards: python -m bench.plain_loop [steps] [seed]
+Run it to train the digit cards: python bench/plain_loop.py [steps] [seed]
 """
 
 from __future__ import annotations
@@ -25,12 +25,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from flowengine import Graph
 from flowengine.api import (
-    AdamW,
     Answer,
     Encoder,
     Joined,
-    Lengths,
     Objective,
     Optimizer,
     Pack,
@@ -39,6 +38,8 @@ from flowengine.api import (
     Source,
     join_samples,
 )
+from flowengine.graphs.digit_cards import build
+from flowengine.operators.sources import DigitCards
 
 
 @dataclass(frozen=True)
@@ -182,28 +183,6 @@ def pack_samples(
     return pack, leaf
 
 
-class BestFit(Packer):
-    """Best fit decreasing by tokens: what a careful user writes by hand."""
-
-    max_tokens: int
-
-    def plan(self, lengths: Sequence[Lengths]) -> list[list[int]]:
-        packs: list[list[int]] = []
-        room: list[int] = []
-        for index in sorted(range(len(lengths)), key=lambda i: -lengths[i].tokens):
-            tokens = lengths[index].tokens
-            fitting = [i for i, left in enumerate(room) if left >= tokens]
-            if fitting:
-                best = min(fitting, key=room.__getitem__)
-            else:
-                best = len(room)
-                packs.append([])
-                room.append(self.max_tokens)
-            packs[best].append(index)
-            room[best] -= tokens
-        return [sorted(pack) for pack in sorted(packs, key=min)]
-
-
 def train(
     rig: Rig,
     source: Source[Sample],
@@ -220,28 +199,24 @@ def train(
     return history
 
 
-def digit_cards(*, steps: int, seed: int) -> Rig:
-    """The rig with the operators and settings of `graphs/digit_cards.py`."""
-    from flowengine.api import Cosine
-    from flowengine.operators.language import LanguageModel
-    from flowengine.operators.packing import CostPacker
-    from flowengine.operators.sources import DigitCards
-    from flowengine.operators.vision import VisionEncoder
-
-    optimizer = AdamW(lr=1.5e-3, schedule=Cosine(steps=steps, warmup=10, floor=0.05))
-    return Rig(
-        VisionEncoder(),
-        LanguageModel(vocabulary=DigitCards.vocabulary, groups=8),
-        CostPacker(max_tokens=1024),
-        optimizers=(optimizer, optimizer),
-        seed=seed,
+def make_rig(graph: Graph) -> tuple[Rig, Source[Sample], int]:
+    """The plain loop over a graph's operators, its source, and its samples per step."""
+    kinds: tuple[type, ...] = (Source, Encoder, Packer, Objective)
+    found: list[Any] = [next(s for s in graph.stages if isinstance(s.what, k)) for k in kinds]
+    source, encoder, packer, model = found
+    rig = Rig(
+        encoder.what,
+        model.what,
+        packer.what,
+        optimizers=(encoder.optimizer, model.optimizer),
+        clip_norm=graph.clip_norm,
+        seed=graph.seed,
     )
+    return rig, source.what, graph.step.samples
 
 
 def main(steps: int = 300, seed: int = 0) -> None:
-    from flowengine.operators.sources import DigitCards
-
-    rig = digit_cards(steps=steps, seed=seed)
+    rig, source, samples = make_rig(build(steps=steps, seed=seed))
     held_out = DigitCards(seed=seed, split="held-out", questions=1)
     print(f"{sum(p.numel() for module in rig.modules for p in module.parameters()):,} weights")
 
@@ -256,7 +231,7 @@ def main(steps: int = 300, seed: int = 0) -> None:
                 flush=True,
             )
 
-    train(rig, DigitCards(seed=seed), steps=steps, samples=64, each=each)
+    train(rig, source, steps=steps, samples=samples, each=each)
 
 
 if __name__ == "__main__":

@@ -23,10 +23,20 @@ def share_bytes(graph: Graph, stage: StageSpec) -> int:
     payloads are long answers, counts for a sixteenth of a worker.
     """
     capacity = graph.joins[0].capacity if graph.joins else DEFAULT_CAPACITY
-    total = sum(_weight(graph, other) * other.replicas for other in graph.stages)
+    total = _total(graph)
     if not total:
         return 0
     return capacity * _weight(graph, stage) // total // _PAGE * _PAGE
+
+
+def capacity_for(graph: Graph, stage: StageSpec, *, share: int) -> int:
+    """The least capacity of which this stage, one that emits payloads, has `share` bytes or more."""
+    pages = -(-share // _PAGE) * _PAGE
+    return -(-pages * _total(graph) // _weight(graph, stage))
+
+
+def _total(graph: Graph) -> int:
+    return sum(_weight(graph, stage) * stage.replicas for stage in graph.stages)
 
 
 def _weight(graph: Graph, stage: StageSpec) -> int:

@@ -11,7 +11,7 @@ from flowengine.graph.description import POOL, Endpoint, FeedbackSpec, StageSpec
 from flowengine.graph.graph import Graph
 from flowengine.graph.ports import fits, read_signature, type_name
 from flowengine.graph.shape_rules import ancestors
-from flowengine.graph.share import share_bytes
+from flowengine.graph.share import capacity_for, share_bytes
 from flowengine.graph.size import format_bytes
 from flowengine.graph.stream_rules import type_of
 
@@ -91,7 +91,7 @@ def pool_holds_a_pack(graph: Graph) -> Iterator[str]:
             share = share_bytes(graph, stage)
             needed = max_tokens * math.prod(stage.what.feature_shape()) * itemsize
             if needed > share:
-                enough = -(-pool.capacity * needed // max(1, share)) + 2**16
+                enough = capacity_for(graph, stage, share=needed)
                 yield (
                     f"pool ({pool.line}): one pack of {max_tokens} tokens has up to "
                     f"{format_bytes(needed)} of features of '{stage.name}', whose share of "

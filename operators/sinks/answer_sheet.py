@@ -15,7 +15,8 @@ RIGHT, WRONG = "#1a7f37", "#cf222e"
 
 
 class AnswerSheet(Operator):
-    """Draws the first held-out pages with question and answer: a PNG in the run's folder.
+    """Draws the first held-out pages with question and answer: a PNG in the run's folder, of the
+    latest evaluation.
 
     source: where the answers' samples come from; a sample is read again to show its picture. Its
         notes must hold its "index", its media an "image": uint8 [H, W, 3].

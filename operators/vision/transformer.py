@@ -61,6 +61,8 @@ class VisionTransformer(nn.Module):
         self.merge = nn.Linear(MERGE * MERGE * width, output)
         self.project = nn.Linear(output, output)
         initialise(self, depth=depth)
+        # A flat patch of the paper's shade would be zero in every layer, where norms have no slope.
+        nn.init.normal_(self.embed.bias, std=0.1)
 
     def forward(self, patches: Patches) -> Tensor:
         x_PC = self.look(patches.pixels)

@@ -8,16 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from fakes_described import Pages
 
-from flowengine.api import GradientReturn, Operator, Ports, Sample, Source
+from flowengine.api import GradientReturn, Operator, Ports, Sample
 from flowengine.errors import GraphError
 from flowengine.graph import Graph, Step, Stream
 from flowengine.graph.description import Endpoint
-
-
-class Pages(Source[Sample]):
-    def read(self, index: int) -> Sample:
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

@@ -2,62 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from fakes_described import Eye, Model, Packs, Pages
 
-from torch import Tensor, nn
-
-from flowengine.api import (
-    AdamW,
-    Answer,
-    Encoder,
-    GradientReturn,
-    Lengths,
-    Objective,
-    Pack,
-    Packer,
-    Sample,
-    Source,
-)
+from flowengine.api import AdamW, GradientReturn
 from flowengine.graph import Graph, Step, draw_mermaid
-
-
-class Pages(Source[Sample]):
-    def read(self, index: int) -> Sample:
-        raise NotImplementedError
-
-
-class Eye(Encoder[nn.Module, Tensor]):
-    modality = "image"
-
-    def build(self) -> nn.Module:
-        raise NotImplementedError
-
-    def feature_shape(self) -> tuple[int, ...]:
-        raise NotImplementedError
-
-    def batch(self, media: Sequence[Tensor]) -> Tensor:
-        raise NotImplementedError
-
-    def forward(self, module: nn.Module, batch: Tensor) -> Tensor:
-        raise NotImplementedError
-
-
-class Packs(Packer):
-    max_tokens: int = 1024
-
-    def plan(self, lengths: Sequence[Lengths]) -> list[list[int]]:
-        raise NotImplementedError
-
-
-class Model(Objective[nn.Module]):
-    def build(self) -> nn.Module:
-        raise NotImplementedError
-
-    def loss(self, module: nn.Module, pack: Pack) -> Tensor:
-        raise NotImplementedError
-
-    def answers(self, module: nn.Module, pack: Pack) -> list[Answer]:
-        raise NotImplementedError
 
 
 def test_every_stage_and_stream() -> None:

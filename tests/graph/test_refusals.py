@@ -3,130 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from torch import Tensor, nn
+from fakes_described import ADAM, DocQA, Model, Numbers, Packs, Pages, Score, clean, docqa
 
-from flowengine.api import (
-    AdamW,
-    Answer,
-    Encoder,
-    GradientReturn,
-    Lengths,
-    Objective,
-    Operator,
-    Pack,
-    Packer,
-    Sample,
-    Source,
-)
+from flowengine.api import GradientReturn
 from flowengine.errors import GraphError
-from flowengine.graph import Credits, Graph, Step, Stream, check, find_problems
-
-ADAM = AdamW(lr=1e-3)
-
-
-class Pages(Source[Sample]):
-    size: int | None = 1000
-
-    def read(self, index: int) -> Sample:
-        raise NotImplementedError
-
-    def num_samples(self) -> int | None:
-        return self.size
-
-
-class Numbers(Source[int]):
-    def read(self, index: int) -> int:
-        return index
-
-
-class Eye(Encoder[nn.Module, Tensor]):
-    modality = "image"
-
-    def build(self) -> nn.Module:
-        raise NotImplementedError
-
-    def feature_shape(self) -> tuple[int, ...]:
-        return (64,)
-
-    def batch(self, media: Sequence[Tensor]) -> Tensor:
-        raise NotImplementedError
-
-    def forward(self, module: nn.Module, batch: Tensor) -> Tensor:
-        raise NotImplementedError
-
-
-class Packs(Packer):
-    max_tokens: int = 1024
-
-    def plan(self, lengths: Sequence[Lengths]) -> list[list[int]]:
-        raise NotImplementedError
-
-
-class Model(Objective[nn.Module]):
-    def build(self) -> nn.Module:
-        raise NotImplementedError
-
-    def loss(self, module: nn.Module, pack: Pack) -> Tensor:
-        raise NotImplementedError
-
-    def answers(self, module: nn.Module, pack: Pack) -> list[Answer]:
-        raise NotImplementedError
-
-
-class Score(Operator):
-    def process(self, answer: Answer) -> None:
-        raise NotImplementedError
-
-
-def clean(sample: Sample) -> Sample:
-    return sample
-
-
-@dataclass(frozen=True)
-class DocQA:
-    """A graph and its streams."""
-
-    graph: Graph
-    pages: Stream
-    features: Stream
-    packs: Stream
-    model: Stream
-
-
-def docqa(
-    *,
-    source: Source[Any] | None = None,
-    eye: Mapping[str, Any] | None = None,
-    capacity: int | str = "64 MiB",
-    returns: bool = True,
-    **settings: Any,
-) -> DocQA:
-    """A graph without mistakes, unless an argument makes one."""
-    graph = Graph("docqa", **{"step": Step(samples=64), "steps": 10, **settings})
-    pages = graph.add(source or Pages())
-    features = graph.add(Eye(), pages, **(eye or {"optimizer": ADAM}))
-    packs = graph.add(Packs(), graph.pool(pages, features, capacity=capacity))
-    model = graph.add(Model(), packs, optimizer=ADAM)
-    if returns:
-        graph.feedback(GradientReturn(), model["gradients"], to=features)
-    return DocQA(graph, pages, features, packs, model)
-
+from flowengine.graph import Credits, Graph, Step, check, find_problems
 
 Mistake = Callable[[DocQA], object]
 
 
 def problems(described: DocQA, mistake: Mistake = repr) -> str:
-    """What check says after the mistake; every problem must name a line of this file."""
+    """What check says after the mistake; every problem must name a line."""
     mistake(described)
     with pytest.raises(GraphError) as refusal:
         check(described.graph)
     for problem in str(refusal.value).splitlines():
-        assert "(test_refusals.py:" in problem
+        assert re.search(r"\(\w+\.py:\d+\)", problem)
     return str(refusal.value)
 
 
@@ -151,7 +47,7 @@ def test_no_mistake() -> None:
         ),
         pytest.param(
             lambda d: d.graph.add(clean, d.pages, name="eye"),
-            r"stage 'eye' \(.*\): the name is taken by line test_refusals.py:\d+; pass name=",
+            r"stage 'eye' \(.*\): the name is taken by line fakes_described.py:\d+; pass name=",
             id="duplicate name",
         ),
         pytest.param(
@@ -267,7 +163,7 @@ def test_placing_of_a_stage(placed: dict[str, Any], message: str) -> None:
     """A wrong number or word in graph.add(...) is refused with the stage, its line and value."""
 
     wrong = docqa(eye={"optimizer": ADAM, **placed})
-    assert re.search(rf"stage 'eye' \(test_refusals.py:\d+\): {message}", problems(wrong))
+    assert re.search(rf"stage 'eye' \(fakes_described.py:\d+\): {message}", problems(wrong))
 
 
 @pytest.mark.parametrize(
@@ -295,6 +191,15 @@ def test_placing_of_a_stage(placed: dict[str, Any], message: str) -> None:
 def test_what_is_left_out(described: DocQA, message: str) -> None:
     """A graph that lacks what its run needs is refused with the remedy."""
     assert re.search(message, problems(described))
+
+
+@pytest.mark.parametrize("capacity", [1000, "300 KiB"])
+def test_the_advised_capacity_is_the_least_that_serves(capacity: int | str) -> None:
+    """The advice is right at once, also where a worker's share was nothing at all."""
+    found = re.search(r"capacity= to at least (\d+) bytes", problems(docqa(capacity=capacity)))
+    assert found is not None
+    check(docqa(capacity=int(found[1])).graph)
+    assert "raise capacity=" in problems(docqa(capacity=int(found[1]) - 1))
 
 
 @pytest.mark.parametrize(

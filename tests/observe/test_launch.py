@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from fakes_described import Pages
 
 from flowengine import launch
-from flowengine.api import Sample, Source
+from flowengine.api import Sample
 from flowengine.errors import GraphError, StageError
 from flowengine.graph import Graph, Step
 from flowengine.runtime.events import (
@@ -19,11 +20,6 @@ from flowengine.runtime.events import (
     RunStarted,
     Status,
 )
-
-
-class Pages(Source[Sample]):
-    def read(self, index: int) -> Sample:
-        raise NotImplementedError
 
 
 def keep(sample: Sample) -> None:

@@ -7,22 +7,14 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from fakes_described import Pages, clean
 
-from flowengine.api import Sample, Source
+from flowengine.api import Sample
 from flowengine.errors import FlowError
 from flowengine.graph import Graph, Step
 from flowengine.observe import draw_picture
 from flowengine.observe.layout import Layout, lay_out
 from flowengine.observe.picture import stream_labels
-
-
-class Pages(Source[Sample]):
-    def read(self, index: int) -> Sample:
-        raise NotImplementedError
-
-
-def clean(sample: Sample) -> Sample:
-    raise NotImplementedError
 
 
 def merge(first: Sample, second: Sample) -> None:

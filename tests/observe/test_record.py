@@ -10,9 +10,9 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from torch import Tensor, nn
+from fakes_described import Model, Score
 
-from flowengine.api import AdamW, Answer, Objective, Operator, Pack, Source
+from flowengine.api import AdamW, Pack, Source
 from flowengine.graph import Graph, Step
 from flowengine.observe import Recorder
 from flowengine.pool.catalogue import SCHEMA
@@ -34,22 +34,6 @@ class Packs(Source[Pack]):
     seed: int = 0
 
     def read(self, index: int) -> Pack:
-        raise NotImplementedError
-
-
-class Model(Objective[nn.Module]):
-    def build(self) -> nn.Module:
-        raise NotImplementedError
-
-    def loss(self, module: nn.Module, pack: Pack) -> Tensor:
-        raise NotImplementedError
-
-    def answers(self, module: nn.Module, pack: Pack) -> list[Answer]:
-        raise NotImplementedError
-
-
-class Score(Operator):
-    def process(self, answer: Answer) -> None:
         raise NotImplementedError
 
 

@@ -74,16 +74,15 @@ def test_a_row_is_a_cell_in_raster_order() -> None:
     assert (rows != other).any(-1).nonzero()[:, 0].tolist() == [1 * 5 + 3]
 
 
-@pytest.mark.xfail(reason="a patch of zeros meets only norms, whose factors multiply")
 def test_a_flat_page_has_modest_gradients() -> None:
     """A page of one shade, of whatever shade, gives finite rows and modest gradients."""
     module = build(ENCODER)
-    for shade in (0, 200, 255):
+    for shade in (0, 199, 200, 201, 255):
         page = torch.full((32, 32, 3), shade, dtype=torch.uint8)
         rows = ENCODER.forward(module, ENCODER.batch([page]))
         rows.sum().backward()  # type: ignore[no-untyped-call]
         assert rows.isfinite().all()
-        assert all(grad.abs().max() < 1e4 for grad in gradients(module).values())
+        assert all(grad.abs().max() < 1e3 for grad in gradients(module).values())
         module.zero_grad()
 
 
