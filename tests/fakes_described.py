@@ -65,6 +65,11 @@ class Packs(Packer):
 
 
 class Model(Objective[nn.Module]):
+    takes: Mapping[str, tuple[int, ...]] | None = None
+
+    def feature_shapes(self) -> Mapping[str, tuple[int, ...]] | None:
+        return self.takes
+
     def build(self) -> nn.Module:
         raise NotImplementedError
 
@@ -101,6 +106,7 @@ def docqa(
     eye: Mapping[str, Any] | None = None,
     capacity: int | str = "64 MiB",
     returns: bool = True,
+    model: Objective[Any] | None = None,
     **settings: Any,
 ) -> DocQA:
     """A graph without mistakes, unless an argument makes one."""
@@ -108,7 +114,7 @@ def docqa(
     pages = graph.add(source or Pages())
     features = graph.add(Eye(), pages, **(eye or {"optimizer": ADAM}))
     packs = graph.add(Packs(), graph.pool(pages, features, capacity=capacity))
-    model = graph.add(Model(), packs, optimizer=ADAM)
+    trained = graph.add(model or Model(), packs, optimizer=ADAM)
     if returns:
-        graph.feedback(GradientReturn(), model["gradients"], to=features)
-    return DocQA(graph, pages, features, packs, model)
+        graph.feedback(GradientReturn(), trained["gradients"], to=features)
+    return DocQA(graph, pages, features, packs, trained)

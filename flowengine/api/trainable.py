@@ -7,7 +7,7 @@ the reduction over replicas are the engine's.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Generic, TypeVar
 
 from torch import Tensor, nn
@@ -70,6 +70,13 @@ class Objective(Trainable[M]):
     @abstractmethod
     def answers(self, module: M, pack: Pack) -> list[Answer]:
         """The predictions for every sample of a held-out pack (called without autograd)."""
+
+    def feature_shapes(self) -> Mapping[str, tuple[int, ...]] | None:
+        """The shape of one feature row for each modality it takes; None if it takes whatever comes.
+
+        A graph whose encoders give others is refused before the run.
+        """
+        return None
 
     def process(self, pack: Pack) -> Outcome:
         """The ports' types; the engine calls `loss` and `answers`."""

@@ -28,6 +28,7 @@ _MEANING: tuple[Rule, ...] = (
     streams.source_has_an_end,
     streams.readers_are_possible,
     training.modalities_differ,
+    training.features_fit_the_objective,
     training.weights_can_train,
     training.feedbacks_reach_encoders,
     training.pool_holds_a_pack,

@@ -30,7 +30,7 @@ def share_bytes(graph: Graph, stage: StageSpec) -> int:
 
 
 def capacity_for(graph: Graph, stage: StageSpec, *, share: int) -> int:
-    """The least capacity of which this stage, one that emits payloads, has `share` bytes or more."""
+    """The least capacity of which this stage, which emits payloads, has at least `share` bytes."""
     pages = -(-share // _PAGE) * _PAGE
     return -(-pages * _total(graph) // _weight(graph, stage))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from flowengine.api import Encoder, Objective, Packer, Source, Trainable
@@ -24,6 +24,31 @@ def modalities_differ(graph: Graph) -> Iterator[str]:
             if modality in seen:
                 yield f"{stage}: '{seen[modality].name}' encodes '{modality}' already; expected one"
             seen[modality] = stage
+
+
+def features_fit_the_objective(graph: Graph) -> Iterator[str]:
+    for taker in graph.stages:
+        if isinstance(taker.what, Objective):
+            taken = taker.what.feature_shapes()
+            if taken is not None:
+                yield from _misfits(graph, taker, taken)
+
+
+def _misfits(graph: Graph, taker: StageSpec, taken: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
+    for stage in graph.stages:
+        if not isinstance(stage.what, Encoder):
+            continue
+        modality, given = stage.what.modality, tuple(stage.what.feature_shape())
+        if modality not in taken:
+            yield (
+                f"{stage}: encodes '{modality}', but {taker} takes {sorted(taken)}; give "
+                f"it a place for '{modality}'"
+            )
+        elif given != tuple(taken[modality]):
+            yield (
+                f"{stage}: a feature row has shape {given}, but {taker} takes "
+                f"{tuple(taken[modality])} for '{modality}'; give both the same width"
+            )
 
 
 def weights_can_train(graph: Graph) -> Iterator[str]:

@@ -85,6 +85,9 @@ class LanguageModel(Objective[LanguageTransformer]):
             groups=self.groups,
         )
 
+    def feature_shapes(self) -> dict[str, tuple[int, ...]]:
+        return dict.fromkeys(self.placeholders, (self.width,))
+
     def loss(self, module: LanguageTransformer, pack: Pack) -> Tensor:
         targets = _targets(pack)
         logits = module(pack, self.placeholders, targets)

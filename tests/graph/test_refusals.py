@@ -186,6 +186,17 @@ def test_placing_of_a_stage(placed: dict[str, Any], message: str) -> None:
             r"share of capacity='300 KiB' is \d+ KiB; raise capacity= to at least \d+ bytes",
             id="pool smaller than one pack",
         ),
+        pytest.param(
+            docqa(model=Model(takes={"image": (32,)})),
+            r"stage 'eye' \(.*\): a feature row has shape \(64,\), but stage 'model' \(.*\) takes "
+            r"\(32,\) for 'image'; give both the same width",
+            id="features of another width",
+        ),
+        pytest.param(
+            docqa(model=Model(takes={"audio": (64,)})),
+            r"stage 'eye' \(.*\): encodes 'image', but stage 'model' \(.*\) takes \['audio'\]",
+            id="features that the objective has no place for",
+        ),
     ],
 )
 def test_what_is_left_out(described: DocQA, message: str) -> None:
