@@ -1,6 +1,6 @@
 """Questions about coloured cards with handwritten digits, trained from pixels in minutes on a CPU.
 
-flowengine run graphs/digit_cards.py steps=600 seed=0
+flowengine run graphs/digit_cards.py steps=400 seed=0
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from flowengine.operators.vision import VisionEncoder
 
 def build(
     *,
-    steps: int = 600,
+    steps: int = 400,
     samples: int = 64,
     seed: int = 0,
     staleness: int = 0,
     replicas: int = 1,
-    lr: float = 1.5e-3,
+    lr: float = 1e-3,
     max_tokens: int = 1024,
     evaluate_every: int = 0,
     evaluate_samples: int = 512,
 ) -> Graph:
     """A vision encoder and a language model, trained together."""
-    adam = AdamW(lr=lr, schedule=Cosine(steps=steps, warmup=10, floor=0.05))
+    adam = AdamW(lr=lr, schedule=Cosine(steps=steps, warmup=20, floor=0.05))
     graph = Graph(
         "digit_cards",
         step=Step(samples=samples),

@@ -92,8 +92,8 @@ class VisionEncoder(Encoder[VisionTransformer, Patches]):
     Reads uint8 [H, W, 3]; H and W are multiples of 16.
     """
 
-    width: int = 96
-    depth: int = 2
+    width: int = 64
+    depth: int = 3
     heads: int = 2
     output: int = 128
     modality: ClassVar[str] = "image"
