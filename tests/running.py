@@ -12,6 +12,7 @@ from torch import Tensor
 from flowengine import Graph, check
 from flowengine.runtime import Runtime, execute
 from flowengine.runtime.events import CatalogueRows, Event, Reported, RunDone, StepDone
+from flowengine.runtime.start import BEGINNING, start_behind
 
 
 @dataclass
@@ -37,9 +38,12 @@ class Ran:
         return [row for row in rows if row["stage"] == stage]
 
 
-def run_graph(graph: Graph, tmp_path: Path, *, runtime: Runtime = "inline") -> Ran:
-    """Checks and runs the graph in a directory of its own."""
+def run_graph(
+    graph: Graph, tmp_path: Path, *, runtime: Runtime = "inline", resume: Path | None = None
+) -> Ran:
+    """Checks and runs the graph in a directory of its own, behind a checkpoint if there is one."""
     check(graph)
+    start = start_behind(graph, resume) if resume is not None else BEGINNING
     ran = Ran()
 
     def observe(event: Event) -> None:
@@ -53,7 +57,7 @@ def run_graph(graph: Graph, tmp_path: Path, *, runtime: Runtime = "inline") -> R
         elif isinstance(event, RunDone):
             ran.done = event
 
-    execute(graph, runtime=runtime, run_dir=tmp_path, observe=observe)
+    execute(graph, runtime=runtime, run_dir=tmp_path, observe=observe, start=start)
     assert ran.done is not None
     for stage, file in ran.done.weights.items():
         ran.weights[stage] = load_file(tmp_path / file)

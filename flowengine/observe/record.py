@@ -11,13 +11,13 @@ All but the weights are there after a run that failed as well.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
 import pyarrow.parquet as pq
 
+from flowengine.checkpoint.disk import write_synced
 from flowengine.graph import Graph
 from flowengine.observe.event_json import dump_json, event_json
 from flowengine.observe.report import describe_config, make_report
@@ -69,7 +69,7 @@ class Recorder:
         self.report = make_report(
             self._tally, graph=self._graph, config=self._config, run_dir=self._run_dir
         )
-        write_whole(self._run_dir / "report.json", dump_json(self.report, indent=2) + "\n")
+        write_synced(self._run_dir / "report.json", dump_json(self.report, indent=2) + "\n")
 
     def __enter__(self) -> Recorder:
         return self
@@ -78,16 +78,6 @@ class Recorder:
         if kind is not None:
             self.close(error=f"{kind.__name__}: {error}".removesuffix(": "))
         self.close()
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Writes the file so that a reader, also after a crash, sees all of it or the one before."""
-    part = path.with_name(f".{path.name}.part")
-    with part.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
 
 
 class _Catalogue:

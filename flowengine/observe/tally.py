@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flowengine.runtime.events import (
+    CheckpointDone,
     Event,
     Reported,
     RunDone,
@@ -32,6 +33,7 @@ class Tally:
         self.status: Status | None = None
         self.done: RunDone | None = None
         self.error: str | None = None
+        self.checkpoints: list[CheckpointDone] = []
         self.wall_s = 0.0
         self.samples = 0
         self.tokens = 0
@@ -50,6 +52,8 @@ class Tally:
                 self.results.setdefault(event.stage, {})[event.name] = event.value
             case Status():
                 self.status = event
+            case CheckpointDone():
+                self.checkpoints.append(event)
             case RunDone():
                 self.done, self.status = event, event.status
             case RunFailed():

@@ -20,6 +20,7 @@ from flowengine.api import Encoder, Objective
 from flowengine.channel import Kind, Message, Post
 from flowengine.errors import RunError
 from flowengine.runtime.events import CatalogueRows, Observer, Reported, StepDone
+from flowengine.runtime.start import BEGINNING, Start
 from flowengine.runtime.topology import Topology
 
 
@@ -40,7 +41,13 @@ class Coordinator:
     """Answers notices, and tells the observer what they add up to."""
 
     def __init__(
-        self, topology: Topology, *, post: Post, observe: Observer, clock: Callable[[], float]
+        self,
+        topology: Topology,
+        *,
+        post: Post,
+        observe: Observer,
+        clock: Callable[[], float],
+        start: Start = BEGINNING,
     ) -> None:
         self._topology = topology
         self._graph = topology.graph
@@ -48,7 +55,8 @@ class Coordinator:
         self._observe = observe
         self._clock = clock
         self._steps: dict[int, _Step] = defaultdict(_Step)
-        self._next = 0
+        self._next = start.step
+        self.losses = list(start.losses)
         stages = self._graph.stages
         self._trained = [stage.name for stage in stages if stage.trains]
         self._encoders = [s for s in stages if isinstance(s.what, Encoder) and s.trains]
@@ -121,7 +129,9 @@ class Coordinator:
 
     def _report(self) -> None:
         while self._objectives and self._is_known(self._steps[self._next]):
-            self._observe(self._step_done(self._next, self._steps.pop(self._next)))
+            done = self._step_done(self._next, self._steps.pop(self._next))
+            self.losses.append(done.loss)
+            self._observe(done)
             self._next += 1
 
     def _is_known(self, state: _Step) -> bool:

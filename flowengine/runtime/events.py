@@ -101,13 +101,26 @@ class Status:
 
 
 @dataclass(frozen=True)
+class CheckpointDone:
+    """A checkpoint after `step` training steps is whole and on the disk."""
+
+    step: int
+    wall_s: float
+    path: Path
+
+
+@dataclass(frozen=True)
 class RunDone:
-    """The run trained its last step; status is the final one. weights: file per stage."""
+    """The run trained its last step, or the last it was asked for by a signal (interrupted).
+
+    status: the final one. weights: file per stage.
+    """
 
     wall_s: float
     start_s: float
     status: Status
     weights: Mapping[str, str]
+    interrupted: bool = False
 
 
 @dataclass(frozen=True)
@@ -118,5 +131,7 @@ class RunFailed:
     error: str
 
 
-Event = RunStarted | StepDone | Reported | CatalogueRows | Status | RunDone | RunFailed
+Event = (
+    RunStarted | StepDone | Reported | CatalogueRows | Status | CheckpointDone | RunDone | RunFailed
+)
 Observer = Callable[[Event], None]

@@ -76,7 +76,7 @@ class ObjectiveStage(Stage):
         return self.wait("starved", "packs")
 
     def end(self) -> str:
-        return self.trainer.save()
+        return self.trainer.end(finishing=self.finishing)
 
     def _run(self, inlet: Inlet, row: Row) -> bool:
         self.take_in_hand(tuple(member[0] for member in row.tree))

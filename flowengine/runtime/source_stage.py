@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from flowengine.api import Lengths, Packer, Source
@@ -34,7 +35,8 @@ class SourceStage(Stage):
         self._held_out = held_out[0] if held_out else self._source
         packers = [s for s in site.graph.stages if isinstance(s.what, Packer)]
         self._packer = packers[0] if packers else None
-        self._stretches: Iterator[Stretch] = stretches(site.graph, self._source)
+        every = stretches(site.graph, self._source)
+        self._stretches: Iterator[Stretch] = islice(every, site.start.round, None)
         self._plan: _Plan | None = None
         self._exhausted = False
 
@@ -62,7 +64,7 @@ class SourceStage(Stage):
         return self._emit_pack(plan, plan.next - 1)
 
     def _begin_round(self) -> bool:
-        stretch = next(self._stretches, None)
+        stretch = None if self.finishing else next(self._stretches, None)
         if stretch is None:
             self._exhausted = True
             return True
