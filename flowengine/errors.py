@@ -34,7 +34,15 @@ class StageError(RunError):
 
 
 class WorkerLostError(RunError):
-    """A worker process died without saying why."""
+    """A worker process died without saying why.
+
+    worker: its label. samples: ids of the samples it worked on, as far as they are known.
+    """
+
+    def __init__(self, text: str, *, worker: str = "", samples: tuple[int, ...] = ()) -> None:
+        super().__init__(text)
+        self.worker = worker
+        self.samples = samples
 
 
 class StallError(RunError):

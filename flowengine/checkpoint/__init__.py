@@ -1,7 +1,13 @@
 """Checkpoints: what a run needs to go on from a step's end as if it had never stopped."""
 
 from flowengine.checkpoint.description import describe_graph, describe_machine, find_differences
-from flowengine.checkpoint.manifest import Manifest, find_checkpoint, find_run, open_checkpoint
+from flowengine.checkpoint.manifest import (
+    Manifest,
+    find_checkpoint,
+    find_run,
+    newest_checkpoint,
+    open_checkpoint,
+)
 from flowengine.checkpoint.part import Part, read_part, write_part
 from flowengine.checkpoint.publish import Publisher, partial_dir
 from flowengine.checkpoint.training import gather_training, restore_training
@@ -18,6 +24,7 @@ __all__ = [
     "find_differences",
     "find_run",
     "gather_training",
+    "newest_checkpoint",
     "open_checkpoint",
     "partial_dir",
     "read_part",

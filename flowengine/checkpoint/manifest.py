@@ -70,13 +70,19 @@ def find_checkpoint(path: Path) -> Path:
     """`path` itself if it is a checkpoint, else the newest of the run directory `path`."""
     if (path / "manifest.json").is_file():
         return path
-    whole = whole_checkpoints(path / FOLDER)
-    if not whole:
+    newest = newest_checkpoint(path)
+    if newest is None:
         raise CheckpointError(
             f"{path}: holds no checkpoint; expected a run directory with checkpoints/step-*, or "
             "one of these; graph.checkpoint(every=...) makes them"
         )
-    return whole[-1]
+    return newest
+
+
+def newest_checkpoint(run_dir: Path) -> Path | None:
+    """The newest checkpoint of a run directory, if it has one."""
+    whole = whole_checkpoints(run_dir / FOLDER)
+    return whole[-1] if whole else None
 
 
 def find_run(folder: Path, graph: str) -> Path:

@@ -44,6 +44,13 @@ NEWEST = "newest"
     help="Go on behind a checkpoint, or behind the newest of a run directory; without PATH, of the "
     "newest run of this graph in runs/ that has one.",
 )
+@click.option(
+    "--max-restarts",
+    type=click.IntRange(min=0),
+    default=4,
+    show_default=True,
+    help="How often to go back to the last checkpoint after a worker's death.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Events as JSON lines, the report last.")
 @click.option("--quiet", is_flag=True, help="No progress and no summary.")
 def run(
@@ -52,6 +59,7 @@ def run(
     runtime: Literal["local", "inline"],
     run_dir: Path | None,
     resume: str | None,
+    max_restarts: int,
     as_json: bool,
     quiet: bool,
 ) -> None:
@@ -75,7 +83,14 @@ def run(
     except OSError as error:
         raise click.BadParameter(str(error), param_hint="--run-dir") from None
     with _shown(run_dir, as_json=as_json, quiet=quiet) as observers:
-        launch.run(graph, runtime=runtime, run_dir=run_dir, resume=behind, observers=observers)
+        launch.run(
+            graph,
+            runtime=runtime,
+            run_dir=run_dir,
+            resume=behind,
+            max_restarts=max_restarts,
+            observers=observers,
+        )
 
 
 def _checkpoint(resume: str, name: str) -> Path:

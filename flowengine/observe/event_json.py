@@ -4,6 +4,9 @@
     {"event": "step", ...}          the fields of StepDone
     {"event": "report", ...}        the fields of Reported; evaluations come this way
     {"event": "checkpoint", "step", "wall_s", "path"}
+    {"event": "restarted", "step", "wall_s", "restarts", "reason"}     later lines hold again what
+                                                                     follows that step
+    {"event": "left_out", "sample", "wall_s", "stage", "reason"}
     {"event": "run_failed", "wall_s", "error"}
 
 JSON has no NaN: a number that is not finite becomes null, and the object says so under
@@ -22,7 +25,9 @@ from typing import Any
 from flowengine.runtime.events import (
     CheckpointDone,
     Event,
+    LeftOut,
     Reported,
+    Restarted,
     RunFailed,
     RunStarted,
     StepDone,
@@ -33,6 +38,8 @@ _NAMES = {
     StepDone: "step",
     Reported: "report",
     CheckpointDone: "checkpoint",
+    Restarted: "restarted",
+    LeftOut: "left_out",
     RunFailed: "run_failed",
 }
 

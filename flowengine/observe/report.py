@@ -20,6 +20,8 @@
                       evaluations: a list of {step, wall_s, results}, in order, where results holds
                       what the stages that read answers reported, by stage and name
     weights           file per trained stage, relative to the run directory
+    restarts          {step, wall_s, reason} of every return to a checkpoint after a worker's death
+    dead_letters      {sample, stage, reason} of the samples that were left out in this run
     checkpoints       {step, wall_s, path} of all that were made; the older may be gone
 
 `make_report` gives Python's numbers; in the file, numbers that are not finite are null
@@ -80,6 +82,14 @@ def make_report(
         },
         "results": {**tally.results, "evaluations": _evaluations(tally, graph)},
         "weights": dict(done.weights) if done else {},
+        "restarts": [
+            {"step": each.step, "wall_s": each.wall_s, "reason": each.reason}
+            for each in tally.restarts
+        ],
+        "dead_letters": [
+            {"sample": each.sample, "stage": each.stage, "reason": each.reason}
+            for each in tally.dead_letters
+        ],
         "checkpoints": [
             {"step": each.step, "wall_s": each.wall_s, "path": str(each.path)}
             for each in tally.checkpoints

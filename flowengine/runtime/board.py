@@ -16,8 +16,8 @@ from flowengine.runtime.events import State
 _STATES: tuple[State, ...] = get_args(State)
 _HEAD = struct.Struct("<BBHxxxxddddQQ")
 _SINCE = struct.Struct("<d")
-_NUM_IDS, _TEXT_BYTES = 16, 80
-_SLOT = 512
+_NUM_IDS, _TEXT_BYTES = 256, 80
+_SLOT = 4096
 assert _HEAD.size + 8 * _NUM_IDS + _TEXT_BYTES <= _SLOT
 
 

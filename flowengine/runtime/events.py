@@ -110,6 +110,26 @@ class CheckpointDone:
 
 
 @dataclass(frozen=True)
+class Restarted:
+    """A worker died, and the run goes on behind `step` training steps; restarts so far."""
+
+    step: int
+    wall_s: float
+    restarts: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A sample became a dead letter: it is left out of training from here on."""
+
+    sample: int
+    wall_s: float
+    stage: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class RunDone:
     """The run trained its last step, or the last it was asked for by a signal (interrupted).
 
@@ -132,6 +152,15 @@ class RunFailed:
 
 
 Event = (
-    RunStarted | StepDone | Reported | CatalogueRows | Status | CheckpointDone | RunDone | RunFailed
+    RunStarted
+    | StepDone
+    | Reported
+    | CatalogueRows
+    | Status
+    | CheckpointDone
+    | Restarted
+    | LeftOut
+    | RunDone
+    | RunFailed
 )
 Observer = Callable[[Event], None]

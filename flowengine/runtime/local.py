@@ -51,6 +51,7 @@ from flowengine.runtime.worker import Boot, run_worker
 TICK_S = 0.25
 STALL_S = 60.0
 STOP_S = 5.0
+SHOWN = 16
 
 
 class LocalRun:
@@ -64,8 +65,9 @@ class LocalRun:
         observe: Observer,
         start: Start = BEGINNING,
         stall_s: float = STALL_S,
+        began: float | None = None,
     ) -> None:
-        self._began = time.perf_counter()
+        self._began = time.perf_counter() if began is None else began
         self._topology = Topology(graph)
         self._run_dir = run_dir
         self._observe = observe
@@ -74,7 +76,9 @@ class LocalRun:
             self._topology, post=self._post, observe=observe, clock=self.clock, start=start
         )
         self._start_at = start
-        self._publisher = make_publisher(self._topology, self._coordinator, run_dir=run_dir)
+        self._publisher = make_publisher(
+            self._topology, self._coordinator, run_dir=run_dir, start=start
+        )
         self._segments: list[Segment] = []
         self._processes: dict[int, BaseProcess] = {}
         self._controls: dict[int, Link] = {}
@@ -242,7 +246,11 @@ class LocalRun:
         if worker.index in self._causes:
             self._selector.unregister(process.sentinel)
             return
-        raise WorkerLostError(self._describe_death(worker, process.exitcode))
+        raise WorkerLostError(
+            self._describe_death(worker, process.exitcode),
+            worker=worker.label,
+            samples=self._board.read(worker.index).in_hand,
+        )
 
     def _describe_death(self, worker: WorkerSpec, exit_code: int | None) -> str:
         notes = self._board.read(worker.index)
@@ -251,8 +259,8 @@ class LocalRun:
             hint = "; if nobody did, look for the out-of-memory killer in the kernel's log"
         else:
             how, hint = f"ended with exit code {exit_code}", "; its own error stands above"
-        samples = ", ".join(str(sample) for sample in notes.in_hand)
-        more = notes.num_in_hand - len(notes.in_hand)
+        samples = ", ".join(str(sample) for sample in notes.in_hand[:SHOWN])
+        more = notes.num_in_hand - SHOWN
         samples += f" and {more} more" if more > 0 else ""
         hand = f" with samples {samples} in hand" if samples else " with no sample in hand"
         stage = worker.stage

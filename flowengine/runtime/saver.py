@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 from flowengine.api import Operator
 from flowengine.checkpoint import Part, PartWriter, Publisher, partial_dir
 from flowengine.runtime.coordinator import Coordinator
 from flowengine.runtime.site import Site
+from flowengine.runtime.start import Start
 from flowengine.runtime.topology import Topology, WorkerSpec
 
 
@@ -41,7 +43,9 @@ class Saver:
             self._writer.close()
 
 
-def make_publisher(topology: Topology, coordinator: Coordinator, *, run_dir: Path) -> Publisher:
+def make_publisher(
+    topology: Topology, coordinator: Coordinator, *, run_dir: Path, start: Start
+) -> Publisher:
     """What makes this run's checkpoints whole; its ledger is the coordinator's."""
     kept = topology.graph.checkpoints
     return Publisher(
@@ -50,6 +54,7 @@ def make_publisher(topology: Topology, coordinator: Coordinator, *, run_dir: Pat
         parts=part_names(topology),
         keep_last=kept.keep_last if kept else 1,
         losses=lambda: coordinator.losses,
+        dead_letters=[asdict(letter) for letter in start.dead_letters],
     )
 
 

@@ -39,6 +39,7 @@ class SourceStage(Stage):
         self._stretches: Iterator[Stretch] = islice(every, site.start.round, None)
         self._plan: _Plan | None = None
         self._exhausted = False
+        self._left_out = site.start.left_out
 
     def open(self) -> None:
         self._source.open(self.context())
@@ -90,9 +91,13 @@ class SourceStage(Stage):
     def _make_plan(self, stretch: Stretch) -> _Plan:
         source = self._held_out if stretch.held_out else self._source
         total = source.num_samples()
-        indices = range(stretch.start, stretch.stop)
-        ids = [-1 - index if stretch.held_out else index for index in indices]
-        places = [index if total is None else index % total for index in indices]
+        sign = -1 if stretch.held_out else 1
+        members = [
+            (sample, index if total is None else index % total)
+            for index in range(stretch.start, stretch.stop)
+            if (sample := sign * index - stretch.held_out) not in self._left_out
+        ]
+        ids, places = [sample for sample, _ in members], [place for _, place in members]
         if self._packer is None:
             alone: list[list[tuple[int, int, Lengths | None]]]
             alone = [[(sample, place, None)] for sample, place in zip(ids, places, strict=True)]
@@ -125,7 +130,10 @@ class SourceStage(Stage):
                     f"{self._packer}: sample {sample} has {length.tokens} tokens, a pack holds "
                     f"{packer.max_tokens}; raise max_tokens="
                 )
-        packs = packer.plan(lengths)
+        alone = [i for i, sample in enumerate(ids) if sample in self.site.start.alone]
+        others = [i for i in range(len(ids)) if i not in alone]
+        packs = packer.plan([lengths[i] for i in others]) if others else []
+        packs = [[i] for i in alone] + [[others[i] for i in pack] for pack in packs]
         if sorted(index for pack in packs for index in pack) != list(range(len(lengths))):
             raise RunError(
                 f"{self._packer}: plan() must give every index below {len(lengths)} exactly once; "
@@ -149,11 +157,11 @@ class SourceStage(Stage):
 
     def _emit_pack(self, plan: _Plan, index: int) -> bool:
         members = plan.packs[index]
-        self.take_in_hand(tuple(sample for sample, _, _ in members))
         source = self._held_out if plan.round.held_out else self._source
         pack = index if plan.round.pack_sizes else -1
         values = []
         for place, (sample, at, lengths) in enumerate(members):
+            self.take_in_hand((sample,))
             value = source.read(at)
             if lengths is not None:
                 self._check_lengths(sample, value, lengths)

@@ -13,16 +13,33 @@ from flowengine.runtime.round import num_steps, stretches
 
 
 @dataclass(frozen=True)
+class DeadLetter:
+    """A sample that is left out of training, the stage that could not take it, and why."""
+
+    sample: int
+    stage: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class Start:
     """step: training steps behind it, and `losses` theirs. round: the first round's number.
 
     checkpoint: the directory that holds the weights; None begins with new ones.
+    dead_letters: samples to leave out. alone: samples to be put into packs of their own.
     """
 
     step: int = 0
     round: int = 0
     losses: tuple[float, ...] = ()
     checkpoint: Path | None = None
+    dead_letters: tuple[DeadLetter, ...] = ()
+    alone: frozenset[int] = frozenset()
+
+    @property
+    def left_out(self) -> frozenset[int]:
+        """The ids of the dead letters."""
+        return frozenset(letter.sample for letter in self.dead_letters)
 
 
 BEGINNING = Start()
@@ -39,6 +56,7 @@ def start_behind(graph: Graph, path: Path) -> Start:
         round=_first_round(graph, manifest.step, path=directory),
         losses=tuple(manifest.losses),
         checkpoint=directory.absolute(),
+        dead_letters=tuple(DeadLetter(**letter) for letter in manifest.dead_letters),
     )
 
 
