@@ -14,6 +14,7 @@ from flowengine.api import Operator, Ports
 from flowengine.channel import Inlet, Row, restore
 from flowengine.runtime.emission import Emission, Header, prepare
 from flowengine.runtime.site import Site
+from flowengine.runtime.spans import Work
 from flowengine.runtime.stage import Stage
 
 ROWS_AT_ONCE = 64
@@ -80,7 +81,10 @@ class FunctionStage(Stage):
 
     def _run(self, parts: dict[str, tuple[Inlet, Row]]) -> bool:
         _, first = parts[self._ports[0]]
-        self.take_in_hand((first.sample,))
+        round_ = self.rounds[self.current]
+        self.take_in_hand(
+            (first.sample,), Work("process", round_.step, round_.held_out, first.pack)
+        )
         result = self._process(*(self._value(*parts[port]) for port in self._ports))
         for inlet, row in parts.values():
             inlet.give_back([row])

@@ -11,15 +11,17 @@ from pathlib import Path
 
 import torch
 
-from flowengine.channel import Message
+from flowengine.channel import Kind, Message
 from flowengine.errors import StallError
 from flowengine.graph import Graph
 from flowengine.pool import Pool, Segment
 from flowengine.runtime.clockwork import Clockwork, close_stage, failing
 from flowengine.runtime.coordinator import Coordinator
 from flowengine.runtime.events import Observer, PoolStatus, RunDone, StageStatus, Status
+from flowengine.runtime.look import channel_statuses
 from flowengine.runtime.segments import make_segments
 from flowengine.runtime.site import make_site
+from flowengine.runtime.spans import SpanLog
 from flowengine.runtime.stage import Stage
 from flowengine.runtime.stages import make_stage
 from flowengine.runtime.stall import describe_stall
@@ -44,7 +46,7 @@ class InlineRun:
         )
         self._stages = [self._make_stage(w.index, run_dir) for w in self._topology.workers]
         self._opened: list[Stage] = []
-        self._clockworks = [Clockwork(self.clock) for _ in self._stages]
+        self._clockworks = [Clockwork(self.clock, spans=SpanLog()) for _ in self._stages]
 
     def clock(self) -> float:
         """Seconds since the run started."""
@@ -63,6 +65,7 @@ class InlineRun:
         finally:
             torch.set_num_threads(threads_before)
         self._close()
+        self._send_spans(every=True)
         self._observe(RunDone(self.clock(), start_s, self.status(), self._coordinator.weights))
 
     def _run(self) -> float:
@@ -78,7 +81,15 @@ class InlineRun:
             if self.clock() - last_look > 0.25:
                 last_look = self.clock()
                 self._observe(self.status())
+            self._send_spans()
         return start_s
+
+    def _send_spans(self, *, every: bool = False) -> None:
+        """Tells of the spans of the stages that have many, or of all."""
+        for worker, clockwork in enumerate(self._clockworks):
+            if clockwork.spans is not None and (every or clockwork.spans.is_due(clockwork.since_s)):
+                columns = clockwork.spans.take(clockwork.since_s)
+                self._coordinator.handle((Kind.NOTICE, "spans", worker, columns))
 
     def _find_leases(self) -> bool:
         """Whether garbage held leases that are now returned."""
@@ -115,7 +126,8 @@ class InlineRun:
             peak_bytes=sum(pool.peak_bytes for pool in pools),
             capacity_bytes=sum(pool.limit for pool in pools),
         )
-        return Status(self.clock(), stages, pool)
+        channels = channel_statuses(self._topology, [stage.levels() for stage in self._stages])
+        return Status(self.clock(), stages, pool, channels)
 
     def _make_stage(self, index: int, run_dir: Path) -> Stage:
         worker = self._topology.workers[index]
@@ -146,6 +158,5 @@ class InlineRun:
             if to == COORDINATOR:
                 self._coordinator.handle(message)
             else:
-                with failing(self._stages[to]):
-                    self._stages[to].handle(sender, message)
+                self._clockworks[to].handle(self._stages[to], sender, message)
         return delivered

@@ -26,6 +26,7 @@ from flowengine.pool import Segment
 from flowengine.runtime.board import Board, Notes
 from flowengine.runtime.coordinator import Coordinator
 from flowengine.runtime.events import Observer, PoolStatus, RunDone, StageStatus, Status
+from flowengine.runtime.look import channel_statuses
 from flowengine.runtime.segments import make_segments
 from flowengine.runtime.stall import describe_stall
 from flowengine.runtime.threads import computes, threads_per_worker
@@ -41,13 +42,20 @@ class LocalRun:
     """One run of a graph in worker processes of this machine."""
 
     def __init__(
-        self, graph: Graph, *, run_dir: Path, observe: Observer, stall_s: float = STALL_S
+        self,
+        graph: Graph,
+        *,
+        run_dir: Path,
+        observe: Observer,
+        stall_s: float = STALL_S,
+        spans: bool = True,
     ) -> None:
         self._began = time.perf_counter()
         self._topology = Topology(graph)
         self._run_dir = run_dir
         self._observe = observe
         self._stall_s = stall_s
+        self._spans = spans
         self._coordinator = Coordinator(
             self._topology, post=self._post, observe=observe, clock=self.clock
         )
@@ -88,7 +96,8 @@ class LocalRun:
             peak_bytes=sum(note.peak_bytes for note in notes),
             capacity_bytes=sum(worker.limit for worker in self._topology.workers),
         )
-        return Status(self.clock(), stages, pool)
+        channels = channel_statuses(self._topology, [note.levels for note in notes])
+        return Status(self.clock(), stages, pool, channels)
 
     def _describe(self, worker: WorkerSpec, note: Notes) -> StageStatus:
         seconds = {"busy": note.busy_s, "blocked": note.blocked_s, "starved": note.starved_s}
@@ -133,6 +142,7 @@ class LocalRun:
                 board=board,
                 control=theirs,
                 links=links[worker.index],
+                spans=self._spans,
             )
             process = context.Process(target=run_worker, args=(boot,), name=worker.label)
             process.start()
