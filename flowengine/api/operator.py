@@ -96,6 +96,10 @@ class Packer(Operator):
         Packs are trained in this order, and encoders are fed in it.
         """
 
+    def cost_of(self, members: Sequence[Lengths]) -> float:
+        """What a pack of these is taken to cost, in any unit; the default counts tokens."""
+        return float(sum(member.tokens for member in members))
+
     def process(self, members: Joined) -> Pack:
         """The port's types; joining is the engine's, and copies nothing."""
         raise TypeError("a packer plans; the engine joins the members")

@@ -19,7 +19,14 @@ import torch
 from flowengine.api import Encoder, Objective
 from flowengine.channel import Kind, Message, Post
 from flowengine.errors import RunError
-from flowengine.runtime.events import CatalogueRows, Observer, Reported, StepDone
+from flowengine.runtime.events import (
+    CatalogueRows,
+    Observer,
+    PackRows,
+    Reported,
+    SpanRows,
+    StepDone,
+)
 from flowengine.runtime.start import BEGINNING, Start
 from flowengine.runtime.topology import Topology
 
@@ -123,6 +130,13 @@ class Coordinator:
 
     def _on_catalogue(self, columns: dict[str, list[Any]]) -> None:
         self._observe(CatalogueRows(columns))
+
+    def _on_spans(self, worker: int, columns: dict[str, list[Any]]) -> None:
+        spec = self._topology.workers[worker]
+        self._observe(SpanRows(spec.stage.name, spec.replica, columns))
+
+    def _on_packs(self, columns: dict[str, list[Any]]) -> None:
+        self._observe(PackRows(columns))
 
     def _on_done(self, worker: int, weights: str) -> None:
         self.done[worker] = weights

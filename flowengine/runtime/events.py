@@ -66,6 +66,22 @@ class CatalogueRows:
 
 
 @dataclass(frozen=True)
+class SpanRows:
+    """What one stage replica did and when, column by column (flowengine.runtime.spans)."""
+
+    stage: str
+    replica: int
+    columns: Mapping[str, list[Any]]
+
+
+@dataclass(frozen=True)
+class PackRows:
+    """The packs of one round as planned, column by column (flowengine.observe.tables.PACKS)."""
+
+    columns: Mapping[str, list[Any]]
+
+
+@dataclass(frozen=True)
 class StageStatus:
     """One stage replica now, and its time so far by state.
 
@@ -92,12 +108,27 @@ class PoolStatus:
 
 
 @dataclass(frozen=True)
+class ChannelStatus:
+    """Rows and bytes on a channel now, those included that its reader still works on; and their
+    bounds. producer, consumer: stages with their replica, as in "eye[1]"."""
+
+    producer: str
+    consumer: str
+    port: str
+    items: int
+    bound_items: int
+    num_bytes: int
+    bound_bytes: int
+
+
+@dataclass(frozen=True)
 class Status:
     """A look at all stages, several times a second."""
 
     wall_s: float
     stages: tuple[StageStatus, ...]
     pool: PoolStatus
+    channels: tuple[ChannelStatus, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -151,11 +182,12 @@ class RunFailed:
     error: str
 
 
+Rows = CatalogueRows | SpanRows | PackRows
 Event = (
     RunStarted
     | StepDone
     | Reported
-    | CatalogueRows
+    | Rows
     | Status
     | CheckpointDone
     | Restarted

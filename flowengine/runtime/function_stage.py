@@ -20,6 +20,7 @@ from flowengine.runtime.emission import Emission, Header, prepare
 from flowengine.runtime.round import Round
 from flowengine.runtime.saver import Saver, has_state, part_name
 from flowengine.runtime.site import Site
+from flowengine.runtime.spans import Work
 from flowengine.runtime.stage import Stage
 
 ROWS_AT_ONCE = 64
@@ -117,7 +118,10 @@ class FunctionStage(Stage):
 
     def _run(self, parts: dict[str, tuple[Inlet, Row]]) -> bool:
         _, first = parts[self._ports[0]]
-        self.take_in_hand((first.sample,))
+        round_ = self.rounds[self.current]
+        self.take_in_hand(
+            (first.sample,), Work("process", round_.step, round_.held_out, first.pack)
+        )
         result = self._process(*(self._value(*parts[port]) for port in self._ports))
         for inlet, row in parts.values():
             inlet.give_back([row])

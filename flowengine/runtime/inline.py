@@ -26,9 +26,11 @@ from flowengine.runtime.events import (
     Status,
 )
 from flowengine.runtime.interrupt import Interrupt, catching_signals, describe_interrupt
+from flowengine.runtime.look import channel_statuses
 from flowengine.runtime.saver import make_publisher
 from flowengine.runtime.segments import make_segments
 from flowengine.runtime.site import make_site
+from flowengine.runtime.spans import SpanLog
 from flowengine.runtime.stage import Stage
 from flowengine.runtime.stages import make_stage
 from flowengine.runtime.stall import describe_stall
@@ -63,7 +65,7 @@ class InlineRun:
         )
         self._stages = [self._make_stage(w.index, run_dir) for w in self._topology.workers]
         self._opened: list[Stage] = []
-        self._clockworks = [Clockwork(self.clock) for _ in self._stages]
+        self._clockworks = [Clockwork(self.clock, spans=SpanLog()) for _ in self._stages]
 
     def clock(self) -> float:
         """Seconds since the run started."""
@@ -95,6 +97,7 @@ class InlineRun:
         finally:
             torch.set_num_threads(threads_before)
         self._close()
+        self._send_spans(every=True)
 
     def _run(self, interrupt: Interrupt) -> None:
         for stage in self._stages:
@@ -113,10 +116,18 @@ class InlineRun:
                 last_look = self.clock()
                 self._publish()
                 self._observe(self.status())
+            self._send_spans()
 
     def _publish(self) -> None:
         for step, path in self._publisher.poll():
             self._observe(CheckpointDone(step, self.clock(), path))
+
+    def _send_spans(self, *, every: bool = False) -> None:
+        """Tells of the spans of the stages that have many, or of all."""
+        for worker, clockwork in enumerate(self._clockworks):
+            if clockwork.spans is not None and (every or clockwork.spans.is_due(clockwork.since_s)):
+                columns = clockwork.spans.take(clockwork.since_s)
+                self._coordinator.handle((Kind.NOTICE, "spans", worker, columns))
 
     def _find_leases(self) -> bool:
         """Whether garbage held leases that are now returned."""
@@ -153,7 +164,8 @@ class InlineRun:
             peak_bytes=sum(pool.peak_bytes for pool in pools),
             capacity_bytes=sum(pool.limit for pool in pools),
         )
-        return Status(self.clock(), stages, pool)
+        channels = channel_statuses(self._topology, [stage.levels() for stage in self._stages])
+        return Status(self.clock(), stages, pool, channels)
 
     def _make_stage(self, index: int, run_dir: Path) -> Stage:
         worker = self._topology.workers[index]
@@ -185,6 +197,5 @@ class InlineRun:
             if to == COORDINATOR:
                 self._coordinator.handle(message)
             else:
-                with failing(self._stages[to]):
-                    self._stages[to].handle(sender, message)
+                self._clockworks[to].handle(self._stages[to], sender, message)
         return delivered

@@ -40,6 +40,7 @@ from flowengine.runtime.events import (
     Status,
 )
 from flowengine.runtime.interrupt import catching_signals, describe_interrupt
+from flowengine.runtime.look import channel_statuses
 from flowengine.runtime.saver import make_publisher
 from flowengine.runtime.segments import make_segments
 from flowengine.runtime.stall import describe_stall
@@ -66,12 +67,14 @@ class LocalRun:
         start: Start = BEGINNING,
         stall_s: float = STALL_S,
         began: float | None = None,
+        spans: bool = True,
     ) -> None:
         self._began = time.perf_counter() if began is None else began
         self._topology = Topology(graph)
         self._run_dir = run_dir
         self._observe = observe
         self._stall_s = stall_s
+        self._spans = spans
         self._coordinator = Coordinator(
             self._topology, post=self._post, observe=observe, clock=self.clock, start=start
         )
@@ -128,7 +131,8 @@ class LocalRun:
             peak_bytes=sum(note.peak_bytes for note in notes),
             capacity_bytes=sum(worker.limit for worker in self._topology.workers),
         )
-        return Status(self.clock(), stages, pool)
+        channels = channel_statuses(self._topology, [note.levels for note in notes])
+        return Status(self.clock(), stages, pool, channels)
 
     def _describe(self, worker: WorkerSpec, note: Notes) -> StageStatus:
         seconds = {"busy": note.busy_s, "blocked": note.blocked_s, "starved": note.starved_s}
@@ -174,6 +178,7 @@ class LocalRun:
                 control=theirs,
                 links=links[worker.index],
                 start=self._start_at,
+                spans=self._spans,
             )
             process = context.Process(target=run_worker, args=(boot,), name=worker.label)
             process.start()

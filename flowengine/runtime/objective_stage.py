@@ -24,6 +24,7 @@ from flowengine.pool import Payload, inline_tensor
 from flowengine.runtime.emission import Emission, Header, prepare
 from flowengine.runtime.round import Round
 from flowengine.runtime.site import Site
+from flowengine.runtime.spans import Work
 from flowengine.runtime.stage import Stage
 from flowengine.runtime.trainer import Trainer
 
@@ -79,8 +80,10 @@ class ObjectiveStage(Stage):
         return self.trainer.end(finishing=self.finishing)
 
     def _run(self, inlet: Inlet, row: Row) -> bool:
-        self.take_in_hand(tuple(member[0] for member in row.tree))
         round_ = self.rounds[self.current]
+        what = "answer" if round_.held_out else "train"
+        work = Work(what, round_.step, round_.held_out, row.pack)
+        self.take_in_hand(tuple(member[0] for member in row.tree), work)
         loaded = self._load_pack(row, learns=not round_.held_out)
         torch.manual_seed(self.site.seed("forward", round_.number, row.pack))
         if round_.held_out:
@@ -213,6 +216,7 @@ class ObjectiveStage(Stage):
             self.site.notify("losses", round_.step, self.site.worker.replica, self._losses)
             self._losses = []
             if self.trainer.trains:
+                self.work_now = Work("optimizer", round_.step)
                 self.trainer.finish_step(round_.step)
         return self.close_round()
 

@@ -12,6 +12,7 @@ from flowengine.errors import RunError
 from flowengine.runtime.emission import Header, prepare
 from flowengine.runtime.round import Round, Stretch, stretches
 from flowengine.runtime.site import Site
+from flowengine.runtime.spans import Work
 from flowengine.runtime.stage import Stage
 
 
@@ -103,7 +104,7 @@ class SourceStage(Stage):
             alone = [[(sample, place, None)] for sample, place in zip(ids, places, strict=True)]
             round_ = Round(stretch.number, stretch.step, stretch.held_out, len(ids), 0, ())
             return _Plan(round_, alone)
-        self.take_in_hand(tuple(ids))
+        self.take_in_hand(tuple(ids), Work("plan", stretch.step, stretch.held_out))
         lengths = [source.lengths(place) for place in places]
         packs = self._pack(lengths, ids)
         round_ = Round(
@@ -120,6 +121,7 @@ class SourceStage(Stage):
                 "no loss; expected labels other than -100 in at least one of them"
             )
         self._report_plan(round_, lengths)
+        self._report_packs(round_, [[lengths[index] for index in pack] for pack in packs])
         return _Plan(round_, [[(ids[i], places[i], lengths[i]) for i in pack] for pack in packs])
 
     def _pack(self, lengths: list[Lengths], ids: list[int]) -> list[list[int]]:
@@ -155,13 +157,28 @@ class SourceStage(Stage):
                 tokens / room,
             )
 
+    def _report_packs(self, round_: Round, packs: list[list[Lengths]]) -> None:
+        planner, count = self._planner, len(packs)
+        columns = {
+            "step": [round_.step] * count,
+            "held_out": [round_.held_out] * count,
+            "pack": list(range(count)),
+            "samples": [len(pack) for pack in packs],
+            "tokens": [sum(length.tokens for length in pack) for pack in packs],
+            "targets": [sum(length.targets for length in pack) for pack in packs],
+            "room_tokens": [planner.max_tokens] * count,
+            "cost": [planner.cost_of(pack) for pack in packs],
+        }
+        self.site.notify("packs", columns)
+
     def _emit_pack(self, plan: _Plan, index: int) -> bool:
         members = plan.packs[index]
+        work = Work("read", plan.round.step, plan.round.held_out, index)
         source = self._held_out if plan.round.held_out else self._source
         pack = index if plan.round.pack_sizes else -1
         values = []
         for place, (sample, at, lengths) in enumerate(members):
-            self.take_in_hand((sample,))
+            self.take_in_hand((sample,), work)
             value = source.read(at)
             if lengths is not None:
                 self._check_lengths(sample, value, lengths)

@@ -30,6 +30,7 @@ from flowengine.pool import Payload, Span, inline_tensor, owner_of
 from flowengine.runtime.emission import Emission
 from flowengine.runtime.round import Round
 from flowengine.runtime.site import Site
+from flowengine.runtime.spans import Work
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class Stage(ABC):
         self.pool.on_free = self._on_free
         self.waits = Wait("starved", "its start")
         self.in_hand: tuple[int, ...] = ()
+        self.work_now: Work | None = None
         self.done = False
         self._said_end = False
         self.rounds: dict[int, Round] = {}
@@ -132,9 +134,10 @@ class Stage(ABC):
         self._send_pending()
         return True
 
-    def take_in_hand(self, samples: tuple[int, ...]) -> None:
-        """Says which samples the work that begins now is about, in case it never ends."""
-        self.in_hand = samples
+    def take_in_hand(self, samples: tuple[int, ...], work: Work | None = None) -> None:
+        """Says which samples the work that begins now is about, in case it never ends; and what
+        work it is, for the record."""
+        self.in_hand, self.work_now = samples, work
         self.site.on_hand(samples)
 
     def wait(self, state: Literal["starved", "blocked"], on: str) -> bool:
@@ -170,6 +173,13 @@ class Stage(ABC):
         """Returns the leases whose views have died since the last call."""
         if self.pool.dropped:
             self.give_up(self.pool.take_dropped().items(), Kind.RELEASE)
+
+    def levels(self) -> tuple[tuple[int, int], ...]:
+        """Rows and bytes on each outgoing channel now, in the order of the channels."""
+        return tuple(
+            (outlet.bound_items - outlet.items, outlet.bound_bytes - outlet.num_bytes)
+            for _, outlet in sorted(self._outlets.items())
+        )
 
     def give_up(self, leases: Iterable[tuple[int, int]], kind: Kind) -> None:
         """Returns leases (span, count) to their owners, as released or as gradients."""

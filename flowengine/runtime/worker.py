@@ -32,6 +32,7 @@ from flowengine.pool import Pool, Segment
 from flowengine.runtime.board import Board, Notes
 from flowengine.runtime.clockwork import Clockwork, close_stage, failing
 from flowengine.runtime.site import make_site
+from flowengine.runtime.spans import SpanLog
 from flowengine.runtime.stage import Stage
 from flowengine.runtime.stages import make_stage
 from flowengine.runtime.start import Start
@@ -39,6 +40,9 @@ from flowengine.runtime.topology import COORDINATOR, Topology
 
 IDLE_S = 0.5
 """After so long without a message, garbage that may hold leases is collected once."""
+
+NOTE_S = 0.1
+"""A worker that never waits notes what it does as often as this."""
 
 _PR_SET_PDEATHSIG = 1
 
@@ -49,6 +53,7 @@ class Boot:
 
     graph: the pickled Graph, from this run's supervisor; graph_file: to import before unpickling.
     began: the run's start on the monotonic clock, which all processes of a machine share.
+    spans: whether to tell what was done when.
     """
 
     index: int
@@ -62,6 +67,7 @@ class Boot:
     control: socket.socket
     links: dict[int, socket.socket]
     start: Start
+    spans: bool = True
 
 
 def run_worker(boot: Boot) -> None:
@@ -118,7 +124,8 @@ class _Worker:
 
     def run(self) -> None:
         """Opens the stage and runs it until the supervisor says stop."""
-        self._clockwork = Clockwork(self._clock)
+        self._clockwork = Clockwork(self._clock, spans=SpanLog() if self._boot.spans else None)
+        self._noted_s = 0.0
         try:
             self._run()
         except BaseException:
@@ -126,7 +133,8 @@ class _Worker:
                 self._stage.close()
             raise
         close_stage(self._stage)
-        self._note()
+        self._note(waits=True)
+        self._send_spans()
         self._post(COORDINATOR, self._times())
         self._control.drain()
 
@@ -136,8 +144,8 @@ class _Worker:
         self._post(COORDINATOR, (Kind.NOTICE, "ready", self._boot.index, os.getpid()))
         while not self._stopped:
             moved = self._clockwork.run(self._stage)
-            if not moved:
-                self._note()
+            if not moved or self._clockwork.since_s - self._noted_s > NOTE_S:
+                self._note(waits=not moved)
             self._move_messages(wait=not moved and not self._mine)
 
     def _clock(self) -> float:
@@ -154,12 +162,13 @@ class _Worker:
     def _take_in_hand(self, samples: tuple[int, ...]) -> None:
         self._board.take_in_hand(self._boot.index, samples, now_s=self._clock())
 
-    def _note(self) -> None:
+    def _note(self, *, waits: bool) -> None:
         clockwork, stage = self._clockwork, self._stage
+        self._noted_s = clockwork.since_s
         notes = Notes(
-            state=stage.waits.state,
+            state=stage.waits.state if waits else "busy",
             since_s=clockwork.since_s,
-            waits_for=stage.waits.on,
+            waits_for=stage.waits.on if waits else "",
             busy_s=clockwork.seconds["busy"],
             blocked_s=clockwork.seconds["blocked"],
             starved_s=clockwork.seconds["starved"],
@@ -167,8 +176,17 @@ class _Worker:
             peak_bytes=stage.pool.peak_bytes,
             num_in_hand=0,
             in_hand=(),
+            levels=stage.levels(),
         )
         self._board.write(self._boot.index, notes)
+        if clockwork.spans is not None and clockwork.spans.is_due(clockwork.since_s):
+            self._send_spans()
+
+    def _send_spans(self) -> None:
+        clockwork = self._clockwork
+        if clockwork.spans is not None:
+            columns = clockwork.spans.take(clockwork.since_s)
+            self._post(COORDINATOR, (Kind.NOTICE, "spans", self._boot.index, columns))
 
     def _move_messages(self, *, wait: bool) -> None:
         mine, self._mine = self._mine, []
@@ -214,8 +232,7 @@ class _Worker:
             self._handle(peer, message)
 
     def _handle(self, sender: int, message: Message) -> None:
-        with failing(self._stage):
-            self._stage.handle(sender, message)
+        self._clockwork.handle(self._stage, sender, message)
 
     def _times(self) -> tuple[Any, ...]:
         causes = {cause: round(seconds, 6) for cause, seconds in self._clockwork.causes.items()}

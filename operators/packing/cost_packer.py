@@ -39,3 +39,7 @@ class CostPacker(Packer):
             max_rows=self.max_rows,
         )
         return [ids[start:stop].tolist() for start, stop in pairwise(offsets.tolist())]
+
+    def cost_of(self, members: Sequence[Lengths]) -> float:
+        """The cost of the pack, as `cost` has it."""
+        return self.cost.of_pack(members)
