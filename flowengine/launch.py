@@ -13,6 +13,7 @@ from flowengine.graph import Graph, check
 from flowengine.observe.record import Recorder
 from flowengine.runtime import Runtime, execute
 from flowengine.runtime.events import Event, Observer
+from flowengine.runtime.execute import STALL_S
 from flowengine.runtime.start import BEGINNING, start_behind
 
 MAX_RESTARTS = 4
@@ -25,6 +26,7 @@ def run(
     run_dir: Path | None = None,
     resume: Path | None = None,
     max_restarts: int = MAX_RESTARTS,
+    stall_s: float = STALL_S,
     observers: Sequence[Observer] = (),
 ) -> dict[str, Any]:
     """Trains the graph; the report that report.json holds too (flowengine.observe.report).
@@ -33,6 +35,7 @@ def run(
     run_dir: a new or empty directory; None makes runs/<graph>-<UTC time>.
     resume: a checkpoint, or a run directory whose newest one is meant: the run goes on behind it.
     max_restarts: how often the run may go back to its last checkpoint after a worker's death.
+    stall_s: after so many seconds in which nobody is at work the run is given up (local runtime).
     observers: called with every event of the run (flowengine.runtime.events).
     Raises GraphError or CheckpointError before anything starts, FileExistsError if `run_dir` has
     files, and RunError when the run ends early; the files of the run directory are complete then,
@@ -55,6 +58,7 @@ def run(
             observe=observe,
             start=start,
             max_restarts=max_restarts,
+            stall_s=stall_s,
         )
     assert recorder.report is not None
     return recorder.report

@@ -60,7 +60,7 @@ class PlainLoop:
         if one_backward:
             torch.autograd.backward(torch.stack(sums).sum() / targets)
         self.update(step)
-        return math.fsum(float(value.detach()) for value in sums) / targets
+        return math.fsum(float(value.detach()) for value in sums) / int(targets)
 
     def pack_loss(self, indices: list[int]) -> Tensor:
         encoder: Any = self.stages[0].what

@@ -9,6 +9,7 @@ import click
 from flowengine.cli.check import check
 from flowengine.cli.draw import draw
 from flowengine.cli.exits import INTERRUPTED, MEANINGS, exit_code
+from flowengine.cli.explain import explain
 from flowengine.cli.inspect import inspect
 from flowengine.cli.run import run
 from flowengine.cli.version import version
@@ -46,5 +47,5 @@ def main() -> None:
     """
 
 
-for command in (run, check, draw, inspect, version):
+for command in (run, check, draw, explain, inspect, version):
     main.add_command(command)

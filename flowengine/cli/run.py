@@ -51,6 +51,14 @@ NEWEST = "newest"
     show_default=True,
     help="How often to go back to the last checkpoint after a worker's death.",
 )
+@click.option(
+    "--stall-s",
+    type=click.FloatRange(min=0, min_open=True),
+    default=60.0,
+    show_default=True,
+    help="Give up, and explain, after so many seconds in which nobody is at work; after ten times "
+    "as many in which nobody finishes a piece of work.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Events as JSON lines, the report last.")
 @click.option("--quiet", is_flag=True, help="No progress and no summary.")
 def run(
@@ -60,6 +68,7 @@ def run(
     run_dir: Path | None,
     resume: str | None,
     max_restarts: int,
+    stall_s: float,
     as_json: bool,
     quiet: bool,
 ) -> None:
@@ -89,6 +98,7 @@ def run(
             run_dir=run_dir,
             resume=behind,
             max_restarts=max_restarts,
+            stall_s=stall_s,
             observers=observers,
         )
 

@@ -18,6 +18,7 @@ every file and column.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -39,6 +40,7 @@ from flowengine.runtime.events import (
     SpanRows,
     Status,
 )
+from flowengine.runtime.stall import find_dependencies
 
 
 class Recorder:
@@ -60,7 +62,11 @@ class Recorder:
         self._packs = TableFile(run_dir / "packs.parquet", PACKS)
         self._occupancy = TableFile(run_dir / "occupancy.parquet", OCCUPANCY)
         self._status = StatusFile(run_dir)
-        described = {"config": self._config, "sketch": sketch_graph(graph).to_json()}
+        described = {
+            "config": self._config,
+            "sketch": sketch_graph(graph).to_json(),
+            "dependencies": asdict(find_dependencies(graph)),
+        }
         write_synced(run_dir / "run.json", dump_json(described, indent=2) + "\n")
 
     def __call__(self, event: Event) -> None:

@@ -85,7 +85,9 @@ class PackRows:
 class StageStatus:
     """One stage replica now, and its time so far by state.
 
-    waits_for: in words, what it is starved of or blocked on. blocked_on: seconds by such a cause.
+    waits_for: in words, what it is starved of or blocked on. causes: seconds by such a cause, once
+    the run is over. since_s: when it came into this state. in_hand: the samples it works on, or
+    worked on last. pid: of its process.
     """
 
     stage: str
@@ -96,6 +98,9 @@ class StageStatus:
     blocked_s: float
     starved_s: float
     causes: Mapping[str, float] = field(default_factory=dict)
+    since_s: float = 0.0
+    in_hand: tuple[int, ...] = ()
+    pid: int = 0
 
 
 @dataclass(frozen=True)

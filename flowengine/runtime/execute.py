@@ -16,6 +16,7 @@ from flowengine.runtime.round import num_steps
 from flowengine.runtime.start import BEGINNING, Start
 
 Runtime = Literal["inline", "local"]
+STALL_S = 60.0
 
 
 def execute(
@@ -26,10 +27,12 @@ def execute(
     observe: Observer,
     start: Start = BEGINNING,
     max_restarts: int = 0,
+    stall_s: float = STALL_S,
 ) -> None:
     """Runs a checked graph to its end and writes its weights to run_dir/weights.
 
     max_restarts: how often the run may go back to its last checkpoint after a worker's death.
+    stall_s: after so many seconds in which nobody is at work the run is given up (local runtime).
     RunError if it ends early, after `observe` was told.
     """
     began = time.perf_counter()
@@ -40,7 +43,7 @@ def execute(
         if runtime == "inline":
             InlineRun(graph, run_dir=run_dir, observe=observe, start=start).run()
         else:
-            _run_local(graph, run_dir, observe, start, max_restarts, began)
+            _run_local(graph, run_dir, observe, start, max_restarts, began, stall_s)
     except InterruptedRunError:
         raise
     except BaseException as error:
@@ -55,13 +58,21 @@ def _run_local(
     start: Start,
     max_restarts: int,
     began: float,
+    stall_s: float,
 ) -> None:
     from flowengine.runtime.local import LocalRun
 
     recovery = Recovery(graph, run_dir=run_dir, start=start, max_restarts=max_restarts)
     while True:
         try:
-            LocalRun(graph, run_dir=run_dir, observe=observe, start=start, began=began).run()
+            LocalRun(
+                graph,
+                run_dir=run_dir,
+                observe=observe,
+                start=start,
+                began=began,
+                stall_s=stall_s,
+            ).run()
             return
         except WorkerLostError as lost:
             before, start = start, recovery.restart(lost)

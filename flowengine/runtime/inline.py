@@ -4,6 +4,7 @@ same order. For tests, for debugging, and as the reference that the others are h
 from __future__ import annotations
 
 import gc
+import os
 import time
 from collections import deque
 from contextlib import ExitStack, suppress
@@ -33,7 +34,7 @@ from flowengine.runtime.site import make_site
 from flowengine.runtime.spans import SpanLog
 from flowengine.runtime.stage import Stage
 from flowengine.runtime.stages import make_stage
-from flowengine.runtime.stall import describe_stall
+from flowengine.runtime.stall import describe_stall, find_dependencies
 from flowengine.runtime.start import BEGINNING, Start
 from flowengine.runtime.threads import threads_per_worker
 from flowengine.runtime.topology import COORDINATOR, Topology
@@ -108,7 +109,9 @@ class InlineRun:
         while not self._coordinator.is_done:
             moved = [self._advance(stage) for stage in self._stages]
             if not any(moved) and not self._coordinator.is_done and not self._find_leases():
-                raise StallError(describe_stall(self.status()))
+                raise StallError(
+                    describe_stall(self.status(), find_dependencies(self._topology.graph))
+                )
             if interrupt.take():
                 for stage in self._stages:
                     self._post(COORDINATOR, stage.site.worker.index, (Kind.NOTICE, "finish"))
@@ -155,6 +158,9 @@ class InlineRun:
                 blocked_s=clockwork.seconds["blocked"],
                 starved_s=clockwork.seconds["starved"],
                 causes=dict(clockwork.causes),
+                since_s=clockwork.since_s,
+                in_hand=stage.in_hand,
+                pid=os.getpid(),
             )
             for stage, clockwork in zip(self._stages, self._clockworks, strict=True)
         )

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import pickle
 import selectors
+import shutil
 import signal
 import socket
 import time
@@ -43,15 +44,16 @@ from flowengine.runtime.interrupt import catching_signals, describe_interrupt
 from flowengine.runtime.look import channel_statuses
 from flowengine.runtime.saver import make_publisher
 from flowengine.runtime.segments import make_segments
-from flowengine.runtime.stall import describe_stall
+from flowengine.runtime.stacks import FOLDER, take_stacks
+from flowengine.runtime.stall import describe_stall, find_dependencies
 from flowengine.runtime.start import BEGINNING, Start
 from flowengine.runtime.threads import computes, threads_per_worker
 from flowengine.runtime.topology import Topology, WorkerSpec
 from flowengine.runtime.worker import Boot, run_worker
 
 TICK_S = 0.25
-STALL_S = 60.0
 STOP_S = 5.0
+STUCK = 10
 SHOWN = 16
 
 
@@ -65,7 +67,7 @@ class LocalRun:
         run_dir: Path,
         observe: Observer,
         start: Start = BEGINNING,
-        stall_s: float = STALL_S,
+        stall_s: float = 60.0,
         began: float | None = None,
         spans: bool = True,
     ) -> None:
@@ -87,6 +89,8 @@ class LocalRun:
         self._controls: dict[int, Link] = {}
         self._selector = selectors.DefaultSelector()
         self._ready: set[int] = set()
+        self._pids: dict[int, int] = {}
+        self._marks: list[tuple[str, float]] = []
         self._start_s = 0.0
         self._causes: dict[int, dict[str, float]] = {}
         self._last_message = time.perf_counter()
@@ -147,6 +151,9 @@ class LocalRun:
             blocked_s=seconds["blocked"],
             starved_s=seconds["starved"],
             causes=self._causes.get(worker.index, {}),
+            since_s=note.since_s,
+            in_hand=note.in_hand,
+            pid=self._pids.get(worker.index, 0),
         )
 
     # starting
@@ -168,6 +175,7 @@ class LocalRun:
             self._controls[worker.index] = Link(ours)
             boot = Boot(
                 index=worker.index,
+                label=worker.label,
                 graph=blob,
                 graph_file=self._topology.graph.file,
                 run_dir=self._run_dir,
@@ -182,6 +190,8 @@ class LocalRun:
             )
             process = context.Process(target=run_worker, args=(boot,), name=worker.label)
             process.start()
+            assert process.pid is not None
+            self._pids[worker.index] = process.pid
             self._processes[worker.index] = process
             theirs.close()
             for connection in links[worker.index].values():
@@ -281,11 +291,29 @@ class LocalRun:
         self._last_look = now
         self._publish()
         status = self.status()
-        if any(stage.state in ("busy", "starting") for stage in status.stages):
-            self._last_message = now
-        if now - self._last_message > self._stall_s:
-            raise StallError(describe_stall(status))
+        self._watch(status, now)
         self._observe(status)
+
+    def _watch(self, status: Status, now: float) -> None:
+        """StallError if nobody is at work for stall_s, or all are at the same work for
+        STUCK times as long."""
+        marks: list[tuple[str, float]] = [(s.state, s.since_s) for s in status.stages]
+        if marks != self._marks:
+            self._marks, self._last_message = marks, now
+        at_work = any(stage.state in ("busy", "starting") for stage in status.stages)
+        if now - self._last_message > self._stall_s * (STUCK if at_work else 1):
+            raise StallError(self._explain_stall(status))
+
+    def _explain_stall(self, status: Status) -> str:
+        """The text, which a file in the run directory holds as well, with the workers' stacks."""
+        known = find_dependencies(self._topology.graph)
+        text = describe_stall(status, known)
+        pids = {worker.label: self._pids[worker.index] for worker in self._topology.workers}
+        stacks = take_stacks(self._run_dir, pids)
+        told = [f"{label}:\n{stack}" for label, stack in stacks.items()]
+        path = self._run_dir / "stall.txt"
+        path.write_text("\n\n".join([text, *told]) + "\n", encoding="utf-8")
+        return f"{text}\nthe stacks of all workers are in {path}"
 
     def _publish(self) -> None:
         for step, path in self._publisher.poll():
@@ -315,6 +343,7 @@ class LocalRun:
         for process in self._processes.values():
             process.join()
             process.close()
+        shutil.rmtree(self._run_dir / FOLDER, ignore_errors=True)
         self._selector.close()
         for link in self._controls.values():
             link.close()

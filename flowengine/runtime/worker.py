@@ -33,6 +33,7 @@ from flowengine.runtime.board import Board, Notes
 from flowengine.runtime.clockwork import Clockwork, close_stage, failing
 from flowengine.runtime.site import make_site
 from flowengine.runtime.spans import SpanLog
+from flowengine.runtime.stacks import write_stacks_on_signal
 from flowengine.runtime.stage import Stage
 from flowengine.runtime.stages import make_stage
 from flowengine.runtime.start import Start
@@ -57,6 +58,7 @@ class Boot:
     """
 
     index: int
+    label: str
     graph: bytes
     graph_file: Path | None
     run_dir: Path
@@ -78,6 +80,7 @@ def run_worker(boot: Boot) -> None:
     torch.set_num_threads(boot.num_threads)
     control = Link(boot.control)
     try:
+        write_stacks_on_signal(boot.run_dir, boot.label)
         _Worker(boot, control).run()
     except StageError as error:
         _say_error(control, str(error), error)

@@ -222,8 +222,9 @@ def test_a_stall_is_found_over_processes(tmp_path: Path) -> None:
     run = LocalRun(graph, run_dir=tmp_path, observe=told.append, stall_s=0.5)
     with pytest.raises(
         StallError,
-        match=r"no stage can go on:\n  source\[0\] is blocked, waiting for room in the pool\n"
-        r"  sink\[0\] is starved, waiting for rows from source",
+        match=r"nobody is at work; the root cause is at .*:\n  source\[0\] is blocked for \d+ s, "
+        r"waiting for room in the pool, that is for sink\n  sink\[0\] is starved for \d+ s, "
+        "waiting for rows from source, that is for source",
     ):
         run.run()
     assert any(isinstance(event, Status) for event in told)
