@@ -6,6 +6,7 @@
         +-- StageError             an operator raised; names stage, replica and samples
         +-- WorkerLostError        a worker process died; names stage, replica and samples
         +-- StallError             nothing can progress; names who waits for what
+        +-- LeaseError             a tensor of the pool was used after its lease was released
 
 A message says where, what was found, what was expected and what to do about it.
 """
@@ -33,3 +34,7 @@ class WorkerLostError(RunError):
 
 class StallError(RunError):
     """No stage can progress, and the run has not ended."""
+
+
+class LeaseError(RunError):
+    """A tensor of the pool was used after its lease had been released."""

@@ -6,23 +6,28 @@ channels' credits. A peer that dies closes the socket, which `receive` reports.
 
 from __future__ import annotations
 
+import select
 import socket
 from collections.abc import Iterator
 
 from flowengine.channel.message import FrameReader, Message, encode
 
 _CHUNK = 1 << 18
+_NOW = socket.MSG_DONTWAIT
 
 
 class Link:
     """One end of the socket; closed once the peer has closed its own."""
 
     def __init__(self, connection: socket.socket) -> None:
-        connection.setblocking(False)
+        connection.setblocking(True)
         self.connection = connection
         self.closed = False
         self._reader = FrameReader()
         self._unsent = bytearray()
+        self._room = bytearray(_CHUNK)
+        self._arrivals = select.poll()
+        self._arrivals.register(connection, select.POLLIN)
 
     def fileno(self) -> int:
         return self.connection.fileno()
@@ -34,19 +39,19 @@ class Link:
 
     def send(self, message: Message) -> None:
         """Sends now or as soon as the socket takes it; drops it if the peer has gone."""
-        self._unsent += encode(message)
-        self.flush()
+        frame = encode(message)
+        sent = 0 if self._unsent else self._send(frame, _NOW)
+        if sent < len(frame):
+            self._unsent += frame[sent:]
+            self.flush()
 
     def flush(self) -> None:
         """Gives the socket as much as it takes."""
-        try:
-            while self._unsent and not self.closed:
-                sent = self.connection.send(self._unsent)
-                del self._unsent[:sent]
-        except BlockingIOError:
-            return
-        except OSError:
-            self.closed = True
+        while self._unsent and not self.closed:
+            sent = self._send(self._unsent, _NOW)
+            if not sent:
+                break
+            del self._unsent[:sent]
         if self.closed:
             self._unsent.clear()
 
@@ -54,25 +59,41 @@ class Link:
         """The messages that have arrived; sets `closed` at the end of the stream."""
         while not self.closed:
             try:
-                data = self.connection.recv(_CHUNK)
+                count = self.connection.recv_into(self._room, 0, _NOW)
             except BlockingIOError:
                 return
+            except ConnectionResetError:  # Once, if the peer left bytes unread; its own follow.
+                continue
             except OSError:
-                data = b""
-            if not data:
+                count = 0
+            if not count:
                 self.closed = True
                 return
-            yield from self._reader.feed(data)
-            if len(data) < _CHUNK:
+            yield from self._reader.feed(memoryview(self._room)[:count])
+            if count < _CHUNK:
                 return
+
+    def wait(self, timeout_s: float) -> bool:
+        """Blocks until something has arrived or the peer has gone; False after `timeout_s`."""
+        return bool(self._arrivals.poll(1e3 * timeout_s))
 
     def drain(self) -> None:
         """Blocks until the socket has taken everything, or the peer has gone."""
-        self.connection.setblocking(True)
-        while self.wants_to_write:
-            self.flush()
+        while self._unsent and not self.closed:
+            del self._unsent[: self._send(self._unsent, 0)]
+        self._unsent.clear()
 
     def close(self) -> None:
         """Closes this end; may be called twice."""
         self.closed = True
         self.connection.close()
+
+    def _send(self, data: bytes | bytearray, flags: int) -> int:
+        """How many bytes the socket took; 0 if it is full, or its peer has gone."""
+        try:
+            return self.connection.send(data, flags)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            self.closed = True
+            return 0

@@ -2,6 +2,7 @@
 
 from flowengine.pool.address import MAX_SEGMENT, Tier, make_address, offset_of, owner_of, tier_of
 from flowengine.pool.allocator import Allocator
+from flowengine.pool.lease import Lease
 from flowengine.pool.payload import INLINE_BYTES, Payload
 from flowengine.pool.pool import Pool, Span, inline_payload, inline_tensor
 from flowengine.pool.segment import Segment
@@ -10,6 +11,7 @@ __all__ = [
     "INLINE_BYTES",
     "MAX_SEGMENT",
     "Allocator",
+    "Lease",
     "Payload",
     "Pool",
     "Segment",

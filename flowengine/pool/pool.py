@@ -21,10 +21,13 @@ import torch
 from torch import Tensor
 
 from flowengine.errors import RunError
-from flowengine.pool.address import Tier, make_address, offset_of, owner_of
+from flowengine.pool.address import MAX_SEGMENT, Tier, make_address, offset_of
 from flowengine.pool.allocator import Allocator, align
-from flowengine.pool.payload import INLINE_BYTES, Payload, dtype_name, dtype_of
+from flowengine.pool.lease import Lease
+from flowengine.pool.payload import DTYPE_NAMES, INLINE_BYTES, Payload, dtype_name, dtype_of
 from flowengine.pool.segment import Segment
+
+_HOST = make_address(Tier.HOST, 0, 0)
 
 
 @dataclass
@@ -88,6 +91,15 @@ class Pool:
         self._spans[span.address] = span
         return span
 
+    def put(self, tensors: Sequence[Tensor]) -> list[Payload] | None:
+        """Copies the tensors into one new span, with a lease for each; None while there is no room.
+        RunError if there never will be."""
+        span = self.reserve(sum(align(tensor.nbytes) for tensor in tensors))
+        if span is None:
+            return None
+        span.leases = len(tensors)
+        return self.write(tensors, span)
+
     def write(self, tensors: Sequence[Tensor], span: Span) -> list[Payload]:
         """Copies the tensors into the span, each aligned; payloads that name them."""
         payloads, offset = [], 0
@@ -110,6 +122,15 @@ class Pool:
         raw.returned, raw.span = self.dropped, payload.span
         self._held[payload.span] += 1
         return self._tensor(payload, raw)
+
+    def lease(self, payload: Payload) -> Lease:
+        """As `leased_view`, but the lease is released when the caller says so, or its `with` ends:
+        `dropped` gets the span then."""
+        return Lease(self.view(payload), payload.span, self.dropped.append)
+
+    def copy(self, payloads: Sequence[Payload]) -> Tensor:
+        """The rows of these payloads below each other, in memory of the caller's own."""
+        return torch.cat([self.view(payload) for payload in payloads])
 
     def take_dropped(self) -> Counter[int]:
         """The leases, by span, whose views have died since the last call."""
@@ -135,6 +156,13 @@ class Pool:
         self.on_free(span)
         return True
 
+    def reclaim(self) -> list[Span]:
+        """Frees every span whose leases are out, because those who held them are dead."""
+        lost = [span for span in self._spans.values() if span.leases]
+        for span in lost:
+            self.release(span.address, span.leases)
+        return lost
+
     def exchange(self, owner: int, slot: int, num_bytes: int) -> Tensor:
         """Bytes [num_bytes] beyond the payloads of a segment, where the replicas of a stage hold
         their summed gradients for each other; `slot` is 0 or 1."""
@@ -145,27 +173,42 @@ class Pool:
         return torch.from_numpy(segment.bytes[start : start + num_bytes])
 
     def _bytes(self, payload: Payload) -> np.ndarray[Any, Any]:
-        start = offset_of(payload.span) + payload.offset
-        return self._segments[owner_of(payload.span)].bytes[start : start + payload.num_bytes]
+        owner, offset = divmod(payload.span - _HOST, MAX_SEGMENT)
+        start = offset + payload.offset
+        return self._segments[owner].bytes[start : start + payload.num_bytes]
 
     @staticmethod
     def _tensor(payload: Payload, raw: np.ndarray[Any, Any]) -> Tensor:
         if raw.size == 0:
             return torch.empty(payload.shape, dtype=dtype_of(payload.dtype))
-        return torch.from_numpy(raw).view(dtype_of(payload.dtype)).view(payload.shape)
+        flat = torch.frombuffer(raw, dtype=dtype_of(payload.dtype))
+        return flat if len(payload.shape) == 1 else flat.view(payload.shape)
 
 
 def inline_payload(tensor: Tensor) -> Payload:
     """The payload of a small tensor, its bytes in the message."""
     assert tensor.nbytes <= INLINE_BYTES
-    raw = tensor.detach().contiguous().reshape(-1)
-    data = raw.view(torch.uint8).numpy().tobytes() if raw.numel() else b""
+    data = _bytes_of(tensor) if tensor.numel() else b""
     return Payload(data, 0, 0, dtype_name(tensor.dtype), tuple(tensor.shape))
 
 
 def inline_tensor(payload: Payload) -> Tensor:
     """The tensor of an inline payload: a copy, since messages are read-only."""
+    dtype = dtype_of(payload.dtype)
     if not payload.data:
-        return torch.empty(payload.shape, dtype=dtype_of(payload.dtype))
-    raw = torch.frombuffer(bytearray(payload.data), dtype=torch.uint8)
-    return raw.view(dtype_of(payload.dtype)).view(payload.shape)
+        return torch.empty(payload.shape, dtype=dtype)
+    flat = torch.frombuffer(bytearray(payload.data), dtype=dtype)
+    return flat if len(payload.shape) == 1 else flat.view(payload.shape)
+
+
+def _bytes_of(tensor: Tensor) -> bytes:
+    plain = tensor.detach() if tensor.requires_grad else tensor
+    if tensor.dtype in _WITHOUT_NUMPY:
+        plain = plain.contiguous().reshape(-1).view(torch.uint8)
+    return plain.numpy(force=True).tobytes()
+
+
+_WITHOUT_NUMPY = frozenset(
+    dtype_of(name) for name in DTYPE_NAMES if name.startswith(("bfloat16", "float8"))
+)
+"""Dtypes that NumPy does not know."""

@@ -37,6 +37,10 @@ class Segment:
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
         return cls(fd, size)
 
+    def again(self) -> Segment:
+        """The same memory, held and closed on its own."""
+        return Segment(os.dup(self.fd), self.size)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return (_attach, (DupFd(self.fd), self.size))
 
