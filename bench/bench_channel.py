@@ -2,9 +2,9 @@
 
 Question. A producer makes each item by one pass of torch; a consumer in another process reads all
 of it; at most 16 items are between them. How many items a second does the engine's channel carry,
-from 1 KiB to 64 MiB, against what else people use, and against memcpy, which moves as many bytes as the
-producer's pass? How long after it was made is an item in the consumer's hands, when nothing else is
-under way? And what does an item cost in a graph of three no-op stages?
+from 1 KiB to 64 MiB, against what else people use, and against memcpy, which moves as many bytes as
+the producer's pass? How long after it was made is an item in the consumer's hands, when nothing
+else is under way? And what does an item cost in a graph of three no-op stages?
 
 Method. Every round measures every transport once at each size, in two fresh processes of one torch
 thread each; the order turns from round to round. Throughput is counted from the first fifth of the

@@ -1,8 +1,8 @@
 """A direct channel: tensors from one process to one other, without a graph around it.
 
 Rules.
-- `open_direct` makes both ends; each goes to its process as an argument, or stays. Memory and socket
-  are anonymous: they are gone when both processes are.
+- `open_direct` makes both ends; each goes to its process as an argument, or stays. Memory and
+  socket are anonymous: they are gone when both processes are.
 - The producer computes straight into an item's memory and sends it; the consumer sees the same
   memory, without a copy, until it gives the item back. Items of up to INLINE_BYTES travel in the
   message instead.

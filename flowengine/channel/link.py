@@ -1,7 +1,8 @@
 """A pair of workers' connection: one Unix stream socket, both directions, all their channels.
 
 `send` never blocks: what the socket does not take at once waits in the link, and is bounded by the
-channels' credits. A peer that dies closes the socket, which `receive` reports.
+channels' credits. A peer that dies closes the socket, which `receive` reports once it has given all
+that the peer had sent before; what is sent to the dead is dropped.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ class Link:
         connection.setblocking(True)
         self.connection = connection
         self.closed = False
+        self._is_heard = True
         self._reader = FrameReader()
         self._unsent = bytearray()
         self._room = bytearray(_CHUNK)
@@ -47,13 +49,8 @@ class Link:
 
     def flush(self) -> None:
         """Gives the socket as much as it takes."""
-        while self._unsent and not self.closed:
-            sent = self._send(self._unsent, _NOW)
-            if not sent:
-                break
+        while self._unsent and (sent := self._send(self._unsent, _NOW)):
             del self._unsent[:sent]
-        if self.closed:
-            self._unsent.clear()
 
     def receive(self) -> Iterator[Message]:
         """The messages that have arrived; sets `closed` at the end of the stream."""
@@ -79,9 +76,8 @@ class Link:
 
     def drain(self) -> None:
         """Blocks until the socket has taken everything, or the peer has gone."""
-        while self._unsent and not self.closed:
+        while self._unsent:
             del self._unsent[: self._send(self._unsent, 0)]
-        self._unsent.clear()
 
     def close(self) -> None:
         """Closes this end; may be called twice."""
@@ -89,11 +85,12 @@ class Link:
         self.connection.close()
 
     def _send(self, data: bytes | bytearray, flags: int) -> int:
-        """How many bytes the socket took; 0 if it is full, or its peer has gone."""
+        """How many bytes the socket took: none if it is full, all if nobody hears them."""
         try:
-            return self.connection.send(data, flags)
+            if self._is_heard:
+                return self.connection.send(data, flags)
         except BlockingIOError:
             return 0
         except OSError:
-            self.closed = True
-            return 0
+            self._is_heard = False
+        return len(data)

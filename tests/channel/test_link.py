@@ -121,15 +121,19 @@ def test_a_message_cut_off_by_death_is_no_message(ends: tuple[Link, Link]) -> No
 
 
 def test_sending_to_the_dead_is_silent(ends: tuple[Link, Link]) -> None:
-    """A send, flush or drain after the peer has gone drops the message and closes the link."""
+    """A send, flush or drain after the peer has gone drops the message; what the peer had sent is
+    still heard, then the link is closed."""
     one, other = ends
     one.send(BIG)
+    other.send(notice(7))
     other.close()
     one.flush()
-    assert one.closed
     one.send(BIG)
     one.drain()
     assert not one.wants_to_write
+    assert list(one.receive()) == [notice(7)]
+    assert list(one.receive()) == []
+    assert one.closed
 
 
 def test_close_may_be_called_twice(ends: tuple[Link, Link]) -> None:
