@@ -53,7 +53,7 @@ BARS: dict[int, dict[str, float]] = {
     16 * MIB: _LARGE,
     64 * MIB: _LARGE,
 }
-PATIENCE_S = 8.0
+PATIENCE_S = 30.0
 LATENCY_BAR_S = 50e-6
 LATENCY_OF_ICEORYX = 0.85
 
@@ -130,11 +130,11 @@ def measure_round(number: int, *, quick: bool) -> dict[str, dict[str, dict[str, 
     turn = number % len(there)
     for size in SIZES:
         budget = (64 if quick else 256) * MIB
-        count = max(40 if quick else 80, min(budget // size, 4000 if quick else 16000))
+        count = max(40 if quick else 80, min(budget // size, 1000 if quick else 4000))
         rates, waits = {"memcpy": memcpy_rate(size, rounds=30)}, {}
         for transport in there[turn:] + there[:turn]:
             rates[transport.name] = measure(transport, size, count=count, latency=False)
-            waits[transport.name] = measure(transport, size, count=min(count, 300), latency=True)
+            waits[transport.name] = measure(transport, size, count=min(count, 200), latency=True)
         figures["items_per_s"][str(size)] = rates
         figures["latency_s"][str(size)] = waits
     return figures

@@ -18,7 +18,7 @@ from flowengine.pool import Pool, Segment
 from flowengine.runtime.clockwork import Clockwork, close_stage, failing
 from flowengine.runtime.coordinator import Coordinator
 from flowengine.runtime.events import Observer, PoolStatus, RunDone, StageStatus, Status
-from flowengine.runtime.segments import make_segments
+from flowengine.runtime.segments import make_disks, make_segments
 from flowengine.runtime.site import make_site
 from flowengine.runtime.stage import Stage
 from flowengine.runtime.stages import make_stage
@@ -34,6 +34,7 @@ class InlineRun:
         self._began = time.perf_counter()
         self._topology = Topology(graph)
         self._segments: dict[int, Segment] = make_segments(self._topology)
+        self._disks = make_disks(self._topology, run_dir)
         self._mail: deque[tuple[int, int, Message]] = deque()
         self._observe = observe
         self._coordinator = Coordinator(
@@ -89,7 +90,7 @@ class InlineRun:
 
     def _close(self) -> None:
         with ExitStack() as closing:
-            for segment in self._segments.values():
+            for segment in (*self._segments.values(), *self._disks.values()):
                 closing.callback(segment.close)
             for stage in reversed(self._opened):
                 closing.callback(close_stage, stage)
@@ -123,7 +124,13 @@ class InlineRun:
             make_site(
                 self._topology,
                 index,
-                pool=Pool(index, self._segments, worker.limit),
+                pool=Pool(
+                    index,
+                    self._segments,
+                    worker.limit,
+                    disks=self._disks,
+                    disk_limit=worker.disk_limit,
+                ),
                 post=lambda to, message: self._post(index, to, message),
                 clock=self.clock,
                 run_dir=run_dir,

@@ -26,7 +26,7 @@ from flowengine.pool import Segment
 from flowengine.runtime.board import Board, Notes
 from flowengine.runtime.coordinator import Coordinator
 from flowengine.runtime.events import Observer, PoolStatus, RunDone, StageStatus, Status
-from flowengine.runtime.segments import make_segments
+from flowengine.runtime.segments import make_disks, make_segments
 from flowengine.runtime.stall import describe_stall
 from flowengine.runtime.threads import computes, threads_per_worker
 from flowengine.runtime.topology import Topology, WorkerSpec
@@ -111,8 +111,9 @@ class LocalRun:
         workers = self._topology.workers
         blob = self._pickle_graph()
         segments = make_segments(self._topology)
+        disks = make_disks(self._topology, self._run_dir)
         board = Segment.create(Board.size_bytes(len(workers)))
-        self._segments = [*segments.values(), board]
+        self._segments = [*segments.values(), *disks.values(), board]
         self._board = Board(board)
         links: dict[int, dict[int, socket.socket]] = {worker.index: {} for worker in workers}
         for one, other in sorted(self._topology.pairs):
@@ -130,6 +131,7 @@ class LocalRun:
                 began=self._began,
                 num_threads=threads if computes(worker) else 1,
                 segments=segments,
+                disks=disks,
                 board=board,
                 control=theirs,
                 links=links[worker.index],
