@@ -12,8 +12,8 @@ EXCHANGE_BYTES = 2**34
 
 
 def make_segments(topology: Topology) -> dict[int, Segment]:
-    """Segments by worker: as large as the worker's share of the pool in all tiers; for replicas that
-    train with an upper half for their gradients (see Pool.exchange)."""
+    """Segments by worker: as large as the worker's share of the pool in all tiers; for replicas
+    that train with an upper half for their gradients (see Pool.exchange)."""
     segments = {}
     for worker in topology.workers:
         exchanges = worker.stage.trains and worker.stage.replicas > 1

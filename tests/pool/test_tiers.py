@@ -112,11 +112,11 @@ def test_what_is_held_stays(tmp_path: Path) -> None:
 def test_a_full_disk_pushes_back(tmp_path: Path) -> None:
     """With both budgets used up `reserve` says None; the budgets are never exceeded."""
     pool, _ = make_pools(tmp_path, disk=4 * PAGE)
-    payloads = []
-    while (span := pool.reserve(2 * PAGE, (0, len(payloads)))) is not None:
+    count = 0
+    while (span := pool.reserve(2 * PAGE, (0, count))) is not None:
         span.leases = 1
-        payloads.append(span)
-    assert len(payloads) == 7
+        count += 1
+    assert count == 7
     assert (pool.peak_bytes, pool.peak_disk_bytes) == (10 * PAGE, 4 * PAGE)
 
 

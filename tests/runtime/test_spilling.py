@@ -11,21 +11,20 @@ import pytest
 import torch
 from fakes import VOCABULARY
 from fakes_faulty import faulty_graph
-from fakes_slow import SlowModel
+from fakes_slow import SlowInline, SlowModel
 from running import run_graph
 
 from flowengine import Graph
 from flowengine.operators.packing import CostPacker
 from flowengine.runtime import Runtime, execute
-from test_bounds import SlowInline
 
 
-def build(*, disk: str | int, **settings: Any) -> Graph:
+def build(*, disk: int, **settings: Any) -> Graph:
     """An objective so slow that the encoder runs ahead of it, with room for two or three packs."""
     model = SlowModel(vocabulary=VOCABULARY, width=12, depth=1, heads=2, groups=1)
     packer = CostPacker(max_tokens=32)
     graph = faulty_graph(model=model, packer=packer, samples=60, capacity="48 KiB", **settings)
-    graph.joins[0].disk = disk if isinstance(disk, int) else 0
+    graph.joins[0].disk = disk
     return graph
 
 
