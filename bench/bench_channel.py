@@ -25,6 +25,7 @@ import multiprocessing
 import os
 import sys
 import time
+from collections.abc import Sequence
 from datetime import date
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -123,12 +124,14 @@ def measure(transport: Transport, size: int, *, count: int, latency: bool) -> fl
     return rate
 
 
-def measure_round(number: int, *, quick: bool) -> dict[str, dict[str, dict[str, float]]]:
+def measure_round(
+    number: int, *, sizes: Sequence[int], quick: bool
+) -> dict[str, dict[str, dict[str, float]]]:
     """Figures by kind, size and name."""
     figures: dict[str, dict[str, dict[str, float]]] = {"items_per_s": {}, "latency_s": {}}
     there = [transport for transport in TRANSPORTS if transport.is_installed()]
     turn = number % len(there)
-    for size in SIZES:
+    for size in sizes:
         budget = (64 if quick else 256) * MIB
         count = max(40 if quick else 80, min(budget // size, 1000 if quick else 4000))
         rates, waits = {"memcpy": memcpy_rate(size, rounds=30)}, {}
@@ -163,7 +166,8 @@ def summarise(rounds: list[dict[str, dict[str, dict[str, float]]]]) -> dict[str,
 def bars(summary: dict[str, Any]) -> list[tuple[str, float, float, bool]]:
     """What must hold: name, found, bound, and whether it is a least (else a most)."""
     found = []
-    for size, wanted in BARS.items():
+    for size in map(int, summary["items_per_s"]):
+        wanted = BARS.get(size, {})
         ratios = summary["ratios"]["items_per_s"][str(size)]
         found += [
             (f"{show_size(size)}: items/s over {name}", ratios[name], least, True)
@@ -211,20 +215,26 @@ def show(summary: dict[str, Any]) -> None:
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="write the figures")
 @click.option("--check", is_flag=True, help="exit 1 where a bar is missed")
 @click.option("--rounds", type=int, default=5, show_default=True)
-def main(quick: bool, json_file: Path | None, check: bool, rounds: int) -> None:
+@click.option("--size", "sizes", type=int, multiple=True, help="only items of so many KiB")
+def main(
+    quick: bool, json_file: Path | None, check: bool, rounds: int, sizes: tuple[int, ...]
+) -> None:
     """Direct channels against other transports, and no-op graphs against other engines."""
     torch.set_num_threads(1)
-    multiprocessing.get_context(METHOD).set_forkserver_preload(["channel_peers"])
+    multiprocessing.get_context(METHOD).set_forkserver_preload(["__main__"])
     for transport in TRANSPORTS:
         if not transport.is_installed():
             click.echo(f"{transport.name} is not installed, left out")
+    chosen = [size * KIB for size in sizes] or list(SIZES)
     measured = []
     for number in range(1 if quick else rounds):
-        measured.append(measure_round(number, quick=quick))
+        measured.append(measure_round(number, sizes=chosen, quick=quick))
         click.echo(f"round {number + 1} done", err=True)
     summary = summarise(measured)
     summary["graphs"] = {
-        str(size): {name: rate(size) for name, rate in GRAPHS.items()} for size in (KIB, MIB)
+        str(size): {name: rate(size) for name, rate in GRAPHS.items()}
+        for size in (KIB, MIB)
+        if size in chosen
     }
     show(summary)
     if json_file is not None:

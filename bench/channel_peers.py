@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.dlpack import from_dlpack
 
 from flowengine.channel import DirectInlet, DirectOutlet, open_direct
 
@@ -280,8 +281,7 @@ class ArrowStream(Transport):
 
         with end.makefile("rb") as file, pa.ipc.open_stream(file) as reader:
             for batch in reader:
-                raw = np.frombuffer(batch.column(0).buffers()[1], np.uint8)
-                yield torch.frombuffer(raw, dtype=torch.float32)
+                yield from_dlpack(batch.column(0))
 
     def forget(self, ends: tuple[Any, Any]) -> None:
         for end in ends:

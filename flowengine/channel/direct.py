@@ -22,7 +22,6 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,7 +36,6 @@ from flowengine.pool import (
     Pool,
     Segment,
     Span,
-    inline_payload,
     inline_tensor,
 )
 from flowengine.pool.payload import dtype_name
@@ -77,6 +75,7 @@ class DirectOutlet:
         self._link = Link(end.connection)
         self._credits = end.items
         self._wait_s = wait_s
+        self._small: _Small | None = None
 
     def reserve(self, shape: tuple[int, ...], dtype: torch.dtype) -> Item:
         """Memory for one tensor, to be filled in a `with`, which sends it; waits for room.
@@ -85,9 +84,12 @@ class DirectOutlet:
         """
         while not self._credits:
             self._wait("credits")
+        if self._small is not None and self._small.key == (shape, dtype):
+            return Item(self, self._small.tensor, None)
         size = math.prod(shape) * dtype.itemsize
         if size <= INLINE_BYTES:
-            return Item(self, torch.empty(shape, dtype=dtype), None)
+            self._small = _Small.of(shape, dtype)
+            return Item(self, self._small.tensor, None)
         while (span := self.pool.reserve(size)) is None:
             self._wait("room in the pool")
         payload = Payload(None, span.address, 0, dtype_name(dtype), shape)
@@ -106,17 +108,18 @@ class DirectOutlet:
             self._take_back("its items")
         self._link.close()
 
-    def send(self, tensor: Tensor, place: tuple[Span, Payload] | None) -> None:
+    def send(self, place: tuple[Span, Payload] | None) -> None:
         """Sends what an item's `with` has filled."""
-        if place is None:
-            payload = inline_payload(tensor)
-            where: Any = payload.data
-        else:
-            span, payload = place
-            span.leases, where = 1, span.address
         self._credits -= 1
         self.sent += 1
-        self._link.send((Kind.ITEM, where, payload.dtype, list(payload.shape)))
+        if place is None:
+            small = self._small
+            assert small is not None
+            self._link.send((Kind.ITEM, small.raw, small.name, list(small.key[0])))
+        else:
+            span, payload = place
+            span.leases = 1
+            self._link.send((Kind.ITEM, span.address, payload.dtype, list(payload.shape)))
 
     def _wait(self, what: str) -> None:
         self._take_back(what)
@@ -140,6 +143,22 @@ class DirectOutlet:
                 self.pool.release(address)
 
 
+@dataclass
+class _Small:
+    """Memory for items that travel in the message, one after the other."""
+
+    key: tuple[tuple[int, ...], torch.dtype]
+    name: str
+    tensor: Tensor
+    raw: memoryview
+
+    @classmethod
+    def of(cls, shape: tuple[int, ...], dtype: torch.dtype) -> _Small:
+        tensor = torch.empty(shape, dtype=dtype)
+        raw = tensor.reshape(-1).view(torch.uint8).numpy().data if tensor.numel() else b""
+        return cls((shape, dtype), dtype_name(dtype), tensor, memoryview(raw))
+
+
 class Item:
     """A tensor to be filled in a `with`; it is sent at the end, unless there was an error."""
 
@@ -159,7 +178,7 @@ class Item:
         self, kind: type[BaseException] | None, error: object, trace: TracebackType | None
     ) -> None:
         if kind is None:
-            self._outlet.send(self._tensor, self._place)
+            self._outlet.send(self._place)
         elif self._place is not None:
             self._outlet.pool.release(self._place[0].address, 0)
 
@@ -173,7 +192,7 @@ class DirectInlet:
         self._link = Link(end.connection)
         self._wait_s = wait_s
         self._lot = max(1, end.items // 2)
-        self._arrived: deque[Payload] = deque()
+        self._arrived: deque[tuple[bytes | int, str, list[int]]] = deque()
         self._ended = False
         self._done: list[int] = []
 
@@ -181,7 +200,7 @@ class DirectInlet:
         """Leases on the items, in order; RunError if none comes in time."""
         while self._arrived or self._wait():
             self.received += 1
-            yield self._lease(self._arrived.popleft())
+            yield self._lease(*self._arrived.popleft())
 
     @property
     def has_ended(self) -> bool:
@@ -194,10 +213,12 @@ class DirectInlet:
         self._link.drain()
         self._link.close()
 
-    def _lease(self, payload: Payload) -> Lease:
-        inline = payload.data is not None
-        tensor = inline_tensor(payload) if inline else self.pool.view(payload)
-        return Lease(tensor, payload.span, self._on_release)
+    def _lease(self, where: bytes | int, dtype: str, shape: list[int]) -> Lease:
+        if isinstance(where, int):
+            payload = Payload(None, where, 0, dtype, tuple(shape))
+            return Lease(self.pool.view(payload), where, self._on_release)
+        tensor = inline_tensor(Payload(where, 0, 0, dtype, tuple(shape)))
+        return Lease(tensor, 0, self._on_release)
 
     def _on_release(self, address: int) -> None:
         self._done.append(address)
@@ -220,11 +241,7 @@ class DirectInlet:
             if kind == Kind.END:
                 self._ended = True
                 return
-            where, dtype, shape = fields
-            if isinstance(where, bytes):
-                self._arrived.append(Payload(where, 0, 0, dtype, tuple(shape)))
-            else:
-                self._arrived.append(Payload(None, where, 0, dtype, tuple(shape)))
+            self._arrived.append((fields[0], fields[1], fields[2]))
 
     def _give_back(self) -> None:
         if self._done:
