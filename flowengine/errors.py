@@ -8,6 +8,7 @@
         +-- WorkerLostError        a worker process died; names stage, replica and samples
         +-- StallError             nothing can progress; names who waits for what
         +-- InterruptedRunError    asked to end, by a signal; ended at a step's end
+        +-- LeaseError             a tensor of the pool was used after its lease was released
 
 A message says where, what was found, what was expected and what to do about it.
 """
@@ -51,3 +52,7 @@ class StallError(RunError):
 
 class InterruptedRunError(RunError):
     """A signal asked the run to end; it ended at a step's end, with a checkpoint."""
+
+
+class LeaseError(RunError):
+    """A tensor of the pool was used after its lease had been released."""

@@ -11,6 +11,7 @@ from flowengine.cli.draw import draw
 from flowengine.cli.exits import INTERRUPTED, MEANINGS, exit_code
 from flowengine.cli.explain import explain
 from flowengine.cli.inspect import inspect
+from flowengine.cli.lineage import lineage
 from flowengine.cli.run import run
 from flowengine.cli.version import version
 from flowengine.errors import FlowError, GraphError
@@ -47,5 +48,5 @@ def main() -> None:
     """
 
 
-for command in (run, check, draw, explain, inspect, version):
+for command in (run, check, draw, explain, inspect, lineage, version):
     main.add_command(command)

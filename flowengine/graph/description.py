@@ -80,11 +80,13 @@ class StageSpec:
 
 @dataclass
 class PoolSpec:
-    """Rows of these streams, joined by sample id; `capacity` bounds all payload bytes of a run."""
+    """Rows of these streams, joined by sample id; `capacity` bounds all payload bytes of a run in
+    host memory, `disk` those on disk."""
 
     inputs: list[Endpoint]
     capacity: int
     line: str
+    disk: int = 0
 
 
 @dataclass

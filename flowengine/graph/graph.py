@@ -155,12 +155,18 @@ class Graph:
         wanted = stage.signature.inputs[port]
         stage.inputs[port].append(self._endpoint(stream, wanted=wanted, reader=stage.name))
 
-    def pool(self, samples: Stream, *features: Stream, capacity: int | str) -> Stream:
-        """Joins samples with their features by sample id; `capacity` bounds all payload bytes."""
+    def pool(
+        self, samples: Stream, *features: Stream, capacity: int | str, disk: int | str = 0
+    ) -> Stream:
+        """Joins samples with their features by sample id.
+
+        capacity: bound of all payload bytes in memory. disk: bound of those that may be spilled to
+        the disk of the run directory when memory runs short; 0 has stages wait instead.
+        """
         try:
-            num_bytes = parse_bytes(capacity)
+            num_bytes, disk_bytes = parse_bytes(capacity), parse_bytes(disk)
         except GraphError as error:
-            raise GraphError(f"pool ({_caller()}): capacity: {error}") from None
+            raise GraphError(f"pool ({_caller()}): capacity and disk: {error}") from None
         self.joins.append(
             PoolSpec(
                 inputs=[
@@ -169,6 +175,7 @@ class Graph:
                 ],
                 capacity=num_bytes,
                 line=_caller(),
+                disk=disk_bytes,
             )
         )
         return Stream(self, POOL)

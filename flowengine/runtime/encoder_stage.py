@@ -206,7 +206,7 @@ class EncoderStage(Stage):
         flight, span = encoded.flight, None
         if flight is not None:
             assert flight.outputs is not None
-            span = self.pool.reserve(flight.outputs.nbytes)
+            span = self.pool.reserve(flight.outputs.nbytes, (encoded.round.number, encoded.pack))
             if span is None:
                 return self.wait("blocked", "room in the pool")
             self.pool.write([flight.outputs.detach()], span)

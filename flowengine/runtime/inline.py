@@ -29,7 +29,7 @@ from flowengine.runtime.events import (
 from flowengine.runtime.interrupt import Interrupt, catching_signals, describe_interrupt
 from flowengine.runtime.look import channel_statuses
 from flowengine.runtime.saver import make_publisher
-from flowengine.runtime.segments import make_segments
+from flowengine.runtime.segments import make_disks, make_segments
 from flowengine.runtime.site import make_site
 from flowengine.runtime.spans import SpanLog
 from flowengine.runtime.stage import Stage
@@ -51,6 +51,7 @@ class InlineRun:
         self._start_s = 0.0
         self._topology = Topology(graph)
         self._segments: dict[int, Segment] = make_segments(self._topology)
+        self._disks = make_disks(self._topology, run_dir)
         self._mail: deque[tuple[int, int, Message]] = deque()
         self._observe = observe
         self._coordinator = Coordinator(
@@ -141,7 +142,7 @@ class InlineRun:
 
     def _close(self) -> None:
         with ExitStack() as closing:
-            for segment in self._segments.values():
+            for segment in (*self._segments.values(), *self._disks.values()):
                 closing.callback(segment.close)
             for stage in reversed(self._opened):
                 closing.callback(close_stage, stage)
@@ -179,7 +180,13 @@ class InlineRun:
             make_site(
                 self._topology,
                 index,
-                pool=Pool(index, self._segments, worker.limit),
+                pool=Pool(
+                    index,
+                    self._segments,
+                    worker.limit,
+                    disks=self._disks,
+                    disk_limit=worker.disk_limit,
+                ),
                 post=lambda to, message: self._post(index, to, message),
                 clock=self.clock,
                 run_dir=run_dir,

@@ -43,7 +43,7 @@ from flowengine.runtime.events import (
 from flowengine.runtime.interrupt import catching_signals, describe_interrupt
 from flowengine.runtime.look import channel_statuses
 from flowengine.runtime.saver import make_publisher
-from flowengine.runtime.segments import make_segments
+from flowengine.runtime.segments import make_disks, make_segments
 from flowengine.runtime.stacks import FOLDER, take_stacks
 from flowengine.runtime.stall import describe_stall, find_dependencies
 from flowengine.runtime.start import BEGINNING, Start
@@ -162,8 +162,9 @@ class LocalRun:
         workers = self._topology.workers
         blob = self._pickle_graph()
         segments = make_segments(self._topology)
+        disks = make_disks(self._topology, self._run_dir)
         board = Segment.create(Board.size_bytes(len(workers)))
-        self._segments = [*segments.values(), board]
+        self._segments = [*segments.values(), *disks.values(), board]
         self._board = Board(board)
         links: dict[int, dict[int, socket.socket]] = {worker.index: {} for worker in workers}
         for one, other in sorted(self._topology.pairs):
@@ -182,6 +183,7 @@ class LocalRun:
                 began=self._began,
                 num_threads=threads if computes(worker) else 1,
                 segments=segments,
+                disks=disks,
                 board=board,
                 control=theirs,
                 links=links[worker.index],

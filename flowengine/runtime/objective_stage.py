@@ -110,6 +110,10 @@ class ObjectiveStage(Stage):
             )
             for modality, payload in features.items():
                 payloads.setdefault(modality, []).append(payload)
+        for parts in payloads.values():
+            for part in parts:
+                if part.data is None:
+                    self.pool.hold(part)
         leaves = {
             modality: self._rows(parts).requires_grad_(learns and modality in self._returns)
             for modality, parts in payloads.items()
@@ -139,7 +143,7 @@ class ObjectiveStage(Stage):
         whole = _side_by_side(filled)
         if whole is not None:
             return self.pool.view(whole).detach()
-        return torch.cat([self.pool.view(part) for part in filled])
+        return self.pool.copy(filled)
 
     # training
 
@@ -184,6 +188,8 @@ class ObjectiveStage(Stage):
     def _give_up_features(self, loaded: _Loaded, round_: Round) -> None:
         for modality, parts in loaded.payloads.items():
             counts = Counter(part.span for part in parts if part.data is None)
+            for address, count in counts.items():
+                self.pool.let_go(address, count)
             trained = modality in self._returns and not round_.held_out
             self.give_up(counts.items(), Kind.GRADIENT if trained else Kind.RELEASE)
 

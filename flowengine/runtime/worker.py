@@ -65,6 +65,7 @@ class Boot:
     began: float
     num_threads: int
     segments: dict[int, Segment]
+    disks: dict[int, Segment]
     board: Segment
     control: socket.socket
     links: dict[int, socket.socket]
@@ -113,7 +114,13 @@ class _Worker:
             make_site(
                 topology,
                 boot.index,
-                pool=Pool(boot.index, boot.segments, worker.limit),
+                pool=Pool(
+                    boot.index,
+                    boot.segments,
+                    worker.limit,
+                    disks=boot.disks,
+                    disk_limit=worker.disk_limit,
+                ),
                 post=self._post,
                 clock=self._clock,
                 run_dir=boot.run_dir,

@@ -12,7 +12,7 @@ import torch
 from fakes import VOCABULARY, MixedSamples
 from fakes_faulty import faulty_graph
 from fakes_plain import Gather, Number, Numbers, double, plain_graph
-from fakes_slow import SlowModel
+from fakes_slow import SlowInline, SlowModel
 from running import Ran, run_graph
 
 from flowengine import Credits, Graph, Step
@@ -24,27 +24,12 @@ from flowengine.runtime import Runtime, execute
 from flowengine.runtime.events import Status
 from flowengine.runtime.inline import InlineRun
 from flowengine.runtime.local import LocalRun
-from flowengine.runtime.objective_stage import ObjectiveStage
-from flowengine.runtime.stage import Stage
 
 TIGHT = "12 KiB"
 """A page of it for the encoder: room for the features of two or three packs."""
 
 WIDER = "20 KiB"
 """The same for two encoders."""
-
-
-class SlowInline(InlineRun):
-    """An inline run whose objective takes the time in which the others could do 20 things."""
-
-    turns = 0
-
-    def _advance(self, stage: Stage) -> bool:
-        if isinstance(stage, ObjectiveStage):
-            self.turns += 1
-            if self.turns % 20:
-                return True
-        return super()._advance(stage)
 
 
 def causes(ran: Ran, stage: str) -> set[str]:
