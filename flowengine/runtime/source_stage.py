@@ -118,10 +118,10 @@ class SourceStage(Stage):
     def _pack(self, lengths: list[Lengths], ids: list[int]) -> list[list[int]]:
         packer = self._planner
         for sample, length in zip(ids, lengths, strict=True):
-            if length.tokens > packer.max_tokens:
+            if length.tokens > packer.max_tokens and packer.too_long == "error":
                 raise RunError(
                     f"{self._packer}: sample {sample} has {length.tokens} tokens, a pack holds "
-                    f"{packer.max_tokens}; raise max_tokens="
+                    f'{packer.max_tokens}; raise max_tokens= or set too_long="own-pack"'
                 )
         packs = packer.plan(lengths)
         if sorted(index for pack in packs for index in pack) != list(range(len(lengths))):

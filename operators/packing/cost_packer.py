@@ -18,6 +18,8 @@ class CostPacker(Packer):
         encoder can work on one while the language model works on another.
     cost: what a sample costs.
     max_rows: the most feature rows a pack holds, per modality; a modality left out has no limit.
+    too_long: what becomes of a sample that exceeds a limit: "error", or "own-pack" for a pack of
+        its own.
     """
 
     max_tokens: int
@@ -28,7 +30,7 @@ class CostPacker(Packer):
     def plan(self, lengths: Sequence[Lengths]) -> list[list[int]]:
         """Members ascend within a pack, and the packs are in the order of their first members.
 
-        Raises TooLongError for a sample that fits no pack.
+        Raises TooLongError for a sample that fits no pack, unless it may have its own.
         """
         ids, offsets = balance(
             [sample.tokens for sample in lengths],
@@ -37,5 +39,6 @@ class CostPacker(Packer):
             min_packs=self.min_packs,
             rows={name: [each.media.get(name, 0) for each in lengths] for name in self.max_rows},
             max_rows=self.max_rows,
+            too_long=self.too_long,
         )
         return [ids[start:stop].tolist() for start, stop in pairwise(offsets.tolist())]

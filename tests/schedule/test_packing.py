@@ -248,7 +248,7 @@ def test_too_long_names_sample_length_and_remedy() -> None:
     with pytest.raises(TooLongError) as caught:
         pack([10, 9012, 9013], max_tokens=8192)
     error = pickle.loads(pickle.dumps(caught.value))
-    text = "has 9012 tokens, a pack holds 8192; raise max_tokens="
+    text = 'has 9012 tokens, a pack holds 8192; raise max_tokens= or set too_long="own-pack"'
     assert str(error) == f"pack: sample 1 {text}"
     assert error.message(sample=4711) == f"pack: sample 4711 {text}"
     assert (error.position, error.size, error.limit) == (1, 9012, 8192)
