@@ -4,6 +4,7 @@ from flowengine.schedule.balancing import balance
 from flowengine.schedule.cost import Cost, flowtrain_cost
 from flowengine.schedule.lengths import TooLong, TooLongError
 from flowengine.schedule.packing import least_packs, pack
+from flowengine.schedule.step import plan_step
 from flowengine.schedule.stream import StreamPacker
 from flowengine.schedule.warm import warm
 
@@ -16,5 +17,6 @@ __all__ = [
     "flowtrain_cost",
     "least_packs",
     "pack",
+    "plan_step",
     "warm",
 ]

@@ -44,7 +44,10 @@ class StreamPacker:
         return len(self._ids)
 
     def push(self, id: int, length: int) -> list[list[int]]:
-        """One more sample of so many tokens, at least 1; the packs that became full."""
+        """One more sample of so many tokens, at least 1; the packs that became full.
+
+        Ids of a pack are in the order of their arrival.
+        """
         if not 0 < length <= self.max_tokens:
             return self._refuse(id, length)
         self._ids[self._arrived] = id
@@ -89,4 +92,4 @@ class StreamPacker:
         )
         self._fresh.clear()
         self._tokens -= tokens
-        return [self._ids.pop(number) for number in self._taken[:count].tolist()]
+        return [self._ids.pop(number) for number in sorted(self._taken[:count].tolist())]

@@ -16,16 +16,21 @@ flowengine/schedule/kernels/__pycache__.
 from flowengine.schedule.kernels.balance import refine, split, spread
 from flowengine.schedule.kernels.best_fit import best_fit, best_fit_decreasing
 from flowengine.schedule.kernels.order import group, longest_first, lower_bound
+from flowengine.schedule.kernels.step import deal, fill_costly_slots, level, sort_packs
 from flowengine.schedule.kernels.window import look_ahead, take_next
 
 __all__ = [
     "best_fit",
     "best_fit_decreasing",
+    "deal",
+    "fill_costly_slots",
     "group",
+    "level",
     "longest_first",
     "look_ahead",
     "lower_bound",
     "refine",
+    "sort_packs",
     "split",
     "spread",
     "take_next",

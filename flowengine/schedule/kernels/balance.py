@@ -27,9 +27,9 @@ def spread(
 ) -> tuple[Small, bool]:
     """Every sample, in this order, to the cheapest pack with room; and whether all found room.
 
-    The first samples open one pack each. n P in all.
+    The first samples open one pack each; samples not in the order get none (-1). n P in all.
     """
-    pack_of = np.full(len(order), -1, np.int32)
+    pack_of = np.full(len(costs), -1, np.int32)
     cost = np.zeros(num_packs)
     room = np.empty((num_packs, len(limits)), np.int64)
     room[:] = limits
