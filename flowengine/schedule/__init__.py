@@ -1,7 +1,8 @@
 """What a pack costs, and which samples share one."""
 
 from flowengine.schedule.balancing import balance
-from flowengine.schedule.cost import Cost, flowtrain_cost
+from flowengine.schedule.cost import Cost, flowtrain_cost, model_cost
+from flowengine.schedule.fit import Drift, Fit, RunningFit, fit_cost
 from flowengine.schedule.lengths import TooLong, TooLongError
 from flowengine.schedule.packing import least_packs, pack
 from flowengine.schedule.step import plan_step
@@ -10,12 +11,17 @@ from flowengine.schedule.warm import warm
 
 __all__ = [
     "Cost",
+    "Drift",
+    "Fit",
+    "RunningFit",
     "StreamPacker",
     "TooLong",
     "TooLongError",
     "balance",
+    "fit_cost",
     "flowtrain_cost",
     "least_packs",
+    "model_cost",
     "pack",
     "plan_step",
     "warm",

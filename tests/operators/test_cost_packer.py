@@ -52,6 +52,13 @@ def test_cost_decides() -> None:
     assert CostPacker(max_tokens=16, min_packs=2, cost=per_sample).plan(lengths) == [[0, 2], [1]]
 
 
+def test_cost_may_be_a_function() -> None:
+    """A user's function of a sample's lengths decides as a Cost does."""
+    lengths = [Lengths(tokens=tokens, targets=1) for tokens in (8, 4, 4)]
+    packer = CostPacker(max_tokens=16, min_packs=2, cost=lambda sample: float(sample.targets))
+    assert packer.plan(lengths) == [[0, 2], [1]]
+
+
 def test_plan_survives_pickling() -> None:
     """A packer sent to another process plans the same packs."""
     packer = CostPacker(max_tokens=4096, cost=Cost(quadratic=1e-4, media={"image": 2.0}))

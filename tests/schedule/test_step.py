@@ -24,8 +24,8 @@ def compiled() -> None:
 
 def drawn(tokens: int, *, seed: int) -> NDArray[np.int64]:
     """Lengths like those of pictures with text, at most 6,000, together about so many tokens."""
-    lengths = np.random.default_rng(seed).lognormal(np.log(1500), 0.6, 2000)
-    lengths = np.clip(lengths, 64, 6000).astype(np.int64)
+    normal = np.random.default_rng(seed).lognormal(np.log(1500), 0.6, 2000)
+    lengths = np.clip(normal, 64, 6000).astype(np.int64)
     return lengths[: int(np.searchsorted(np.cumsum(lengths), tokens))]
 
 
