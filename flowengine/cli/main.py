@@ -9,6 +9,7 @@ import click
 from flowengine.cli.check import check
 from flowengine.cli.draw import draw
 from flowengine.cli.exits import INTERRUPTED, MEANINGS, exit_code
+from flowengine.cli.pack import pack
 from flowengine.cli.run import run
 from flowengine.cli.version import version
 from flowengine.errors import FlowError, GraphError
@@ -45,5 +46,5 @@ def main() -> None:
     """
 
 
-for command in (run, check, draw, version):
+for command in (run, check, draw, pack, version):
     main.add_command(command)
