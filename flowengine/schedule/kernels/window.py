@@ -1,8 +1,8 @@
 """Packing with a bounded look-ahead: one pack at a time out of the samples that wait.
 
-`waiting`, int64 [4, capacity], holds num samples, twice. Rows 0 and 1: numbers and lengths in the
+`waiting`, int64 [5, capacity], holds num samples, twice. Rows 0 and 1: numbers and lengths in the
 order of arrival. Rows 2 and 3: numbers and lengths by rising length, of equals the oldest last.
-Numbers rise in the order of arrival.
+Numbers rise in the order of arrival. Row 4: the numbers of the pack that was taken last.
 
 How a pack is filled. First the longest sample if it takes more than half a pack, so that long
 samples do not pile up; or the oldest, once it is overdue. Then samples in the order of their
@@ -52,22 +52,26 @@ def take_next(
     newest: int,
     window: int,
     max_tokens: int,
-    taken: Integers,
 ) -> tuple[int, int]:
-    """Adds samples of these fresh lengths, the last numbered `newest`, and takes one pack."""
+    """Adds the fresh ones of num samples, the last numbered `newest`, and takes one pack: how many
+    samples it has, and the tokens that still wait."""
     for place, length in enumerate(fresh):
-        wait(waiting, num + place, newest - len(fresh) + 1 + place, length)
-    return take_pack(waiting, num + len(fresh), newest, window, max_tokens, taken)
+        before = len(fresh) - place
+        wait(waiting, num - before, newest - before + 1, length)
+    tokens = waiting[1, :num].sum()
+    count, filled = take_pack(waiting, num, newest, window, max_tokens)
+    return count, tokens - filled
 
 
 @njit(cache=True)
 def take_pack(
-    waiting: Integers, num: int, newest: int, window: int, max_tokens: int, taken: Integers
+    waiting: Integers, num: int, newest: int, window: int, max_tokens: int
 ) -> tuple[int, int]:
     """Takes one pack out of the samples that wait: how many samples, and their tokens.
 
-    newest: the number of the sample that arrived last. taken: receives the samples' numbers.
+    newest: the number of the sample that arrived last.
     """
+    taken = waiting[4]
     room, count = max_tokens, 0
     place = 0
     if newest - waiting[0, 0] < PATIENCE * window and 2 * waiting[3, num - 1] > max_tokens:
@@ -109,21 +113,19 @@ def look_ahead(
     num_samples = len(order)
     stride = _coprime_near(num_samples, 0.6180339887498949)
     pack_of = np.empty(num_samples, np.int32)
-    waiting = np.empty((4, min(num_samples, window)), np.int64)
-    taken = np.empty(min(num_samples, window), np.int64)
+    waiting = np.empty((5, min(num_samples, window)), np.int64)
     num, num_packs, arrived, position, tokens = 0, 0, 0, 0, 0
     while arrived < num_samples or num > 0:
         while arrived < num_samples and (num < window or tokens < max_tokens):
             if num == waiting.shape[1]:
                 waiting = np.concatenate((waiting, np.empty_like(waiting)), axis=1)
-                taken = np.empty(waiting.shape[1], np.int64)
             wait(waiting, num, arrived, lengths[order[position]])
             tokens += lengths[order[position]]
             position = (position + stride) % num_samples
             num += 1
             arrived += 1
-        count, filled = take_pack(waiting, num, arrived - 1, window, max_tokens, taken)
-        for number in taken[:count]:
+        count, filled = take_pack(waiting, num, arrived - 1, window, max_tokens)
+        for number in waiting[4, :count]:
             pack_of[order[(number * stride) % num_samples]] = num_packs
         tokens -= filled
         most_free -= max_tokens - filled
