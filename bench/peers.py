@@ -142,7 +142,8 @@ def greedy_knapsack(lengths: Lengths, max_tokens: int) -> Packs:
 
 def flowtrain(lengths: Lengths, max_tokens: int) -> Packs:
     """FlowTrain's cost, greedily: a pack's longest sample is its first, so only the sum counts."""
-    tokens, packs = np.zeros(len(lengths), np.int64), []
+    packs: Packs = []
+    tokens = np.zeros(len(lengths), np.int64)
     longest = np.zeros(len(lengths))
     for sample in np.argsort(-lengths, kind="stable").tolist():
         opened = len(packs)

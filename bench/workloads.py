@@ -92,9 +92,9 @@ def _text(draw: Draw) -> Integers:
 
 
 def _llava(draw: Draw) -> Integers:
-    words = np.clip(draw.lognormal(0, median=150.0, sigma=0.8), 8, 8192)
+    words: Integers = np.clip(draw.lognormal(0, median=150.0, sigma=0.8), 8, 8192)
     share = draw.uniform(2)
-    tiles = np.select([share < 0.55, share < 0.7075, share < 0.775], [1, 3, 4], 5)
+    tiles: Integers = np.select([share < 0.55, share < 0.7075, share < 0.775], [1, 3, 4], 5)
     return words + 576 * tiles
 
 
