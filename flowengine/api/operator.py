@@ -16,7 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, dataclass_transform
+from typing import Any, Generic, Literal, TypeVar, dataclass_transform
 
 from flowengine.api.context import Context
 from flowengine.api.values import IGNORED, Gradients, Joined, Lengths, Pack, Sample
@@ -85,9 +85,14 @@ class Packer(Operator):
 
     `plan` sees the lengths of one step's samples, before any is decoded, and must be a pure
     function of them. `process` is what the plan does to its members; the engine joins them.
+
+    max_tokens: the most tokens a pack holds.
+    too_long: what becomes of a longer sample: "error", or "own-pack" for a pack of its own, which
+        then needs its room in the pool and on the device.
     """
 
     max_tokens: int
+    too_long: Literal["error", "own-pack"] = "error"
 
     @abstractmethod
     def plan(self, lengths: Sequence[Lengths]) -> list[list[int]]:

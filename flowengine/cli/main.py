@@ -12,6 +12,7 @@ from flowengine.cli.exits import INTERRUPTED, MEANINGS, exit_code
 from flowengine.cli.explain import explain
 from flowengine.cli.inspect import inspect
 from flowengine.cli.lineage import lineage
+from flowengine.cli.pack import pack
 from flowengine.cli.run import run
 from flowengine.cli.version import version
 from flowengine.errors import FlowError, GraphError
@@ -48,5 +49,5 @@ def main() -> None:
     """
 
 
-for command in (run, check, draw, explain, inspect, lineage, version):
+for command in (run, check, draw, explain, inspect, lineage, pack, version):
     main.add_command(command)

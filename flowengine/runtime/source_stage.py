@@ -127,10 +127,10 @@ class SourceStage(Stage):
     def _pack(self, lengths: list[Lengths], ids: list[int]) -> list[list[int]]:
         packer = self._planner
         for sample, length in zip(ids, lengths, strict=True):
-            if length.tokens > packer.max_tokens:
+            if length.tokens > packer.max_tokens and packer.too_long == "error":
                 raise RunError(
                     f"{self._packer}: sample {sample} has {length.tokens} tokens, a pack holds "
-                    f"{packer.max_tokens}; raise max_tokens="
+                    f'{packer.max_tokens}; raise max_tokens= or set too_long="own-pack"'
                 )
         alone = [i for i, sample in enumerate(ids) if sample in self.site.start.alone]
         others = [i for i in range(len(ids)) if i not in alone]
