@@ -87,12 +87,13 @@ class Packer(Operator):
     function of them. `process` is what the plan does to its members; the engine joins them.
 
     max_tokens: the most tokens a pack holds.
-    too_long: what becomes of a longer sample: "error", or "own-pack" for a pack of its own, which
-        then needs its room in the pool and on the device.
+    too_long: what becomes of a longer sample: "error"; "own-pack" for a pack of its own, which
+        then needs its room in the pool and on the device; or "dead-letter": it is left out of
+        training, and the report says so.
     """
 
     max_tokens: int
-    too_long: Literal["error", "own-pack"] = "error"
+    too_long: Literal["error", "own-pack", "dead-letter"] = "error"
 
     @abstractmethod
     def plan(self, lengths: Sequence[Lengths]) -> list[list[int]]:

@@ -25,7 +25,7 @@ def partial_dir(run_dir: Path, step: int) -> Path:
 class Publisher:
     """Makes checkpoints whole, and removes those that are older than `keep_last`.
 
-    parts: the stages that write one. losses: gives the losses of all steps known so far.
+    parts: the stages that write one. losses, dead_letters: give those known so far.
     """
 
     def __init__(
@@ -36,14 +36,14 @@ class Publisher:
         parts: Sequence[str],
         keep_last: int,
         losses: Callable[[], list[float]],
-        dead_letters: Sequence[dict[str, Any]] = (),
+        dead_letters: Callable[[], list[dict[str, Any]]] = list,
     ) -> None:
         self._graph = graph
         self._folder = run_dir / FOLDER
         self._parts = list(parts)
         self._keep_last = keep_last
         self._losses = losses
-        self._dead_letters = list(dead_letters)
+        self._dead_letters = dead_letters
         for left in self._folder.glob(".step-*.partial"):
             shutil.rmtree(left)
 
@@ -66,7 +66,7 @@ class Publisher:
             machine=describe_machine(),
             parts=self._parts,
             losses=losses,
-            dead_letters=self._dead_letters,
+            dead_letters=self._dead_letters(),
         )
         write_synced(partial / "manifest.json", manifest.to_json())
         final = self._folder / f"step-{step:08d}"

@@ -88,7 +88,7 @@ def make_report(
         ],
         "dead_letters": [
             {"sample": each.sample, "stage": each.stage, "reason": each.reason}
-            for each in tally.dead_letters
+            for each in tally.dead_letters.values()
         ],
         "checkpoints": [
             {"step": each.step, "wall_s": each.wall_s, "path": str(each.path)}

@@ -37,7 +37,7 @@ class Tally:
         self.error: str | None = None
         self.checkpoints: list[CheckpointDone] = []
         self.restarts: list[Restarted] = []
-        self.dead_letters: list[LeftOut] = []
+        self.dead_letters: dict[int, LeftOut] = {}
         self.wall_s = 0.0
         self.samples = 0
         self.tokens = 0
@@ -59,7 +59,7 @@ class Tally:
             case Restarted():
                 self._go_back(event)
             case LeftOut():
-                self.dead_letters.append(event)
+                self.dead_letters[event.sample] = event
             case CheckpointDone():
                 self.checkpoints.append(event)
             case RunDone():

@@ -21,13 +21,14 @@ from flowengine.channel import Kind, Message, Post
 from flowengine.errors import RunError
 from flowengine.runtime.events import (
     CatalogueRows,
+    LeftOut,
     Observer,
     PackRows,
     Reported,
     SpanRows,
     StepDone,
 )
-from flowengine.runtime.start import BEGINNING, Start
+from flowengine.runtime.start import BEGINNING, DeadLetter, Start
 from flowengine.runtime.topology import Topology
 
 
@@ -64,6 +65,7 @@ class Coordinator:
         self._steps: dict[int, _Step] = defaultdict(_Step)
         self._next = start.step
         self.losses = list(start.losses)
+        self.dead_letters = list(start.dead_letters)
         stages = self._graph.stages
         self._trained = [stage.name for stage in stages if stage.trains]
         self._encoders = [s for s in stages if isinstance(s.what, Encoder) and s.trains]
@@ -123,6 +125,10 @@ class Coordinator:
             for worker in self._topology.replicas_of(name):
                 self._post(worker.index, (Kind.NOTICE, "commit", step, state.norm))
         self._report()
+
+    def _on_left_out(self, sample: int, stage: str, reason: str) -> None:
+        self.dead_letters.append(DeadLetter(sample, stage, reason))
+        self._observe(LeftOut(sample, self._clock(), stage, reason))
 
     def _on_report(self, worker: int, step: int, name: str, value: Any) -> None:
         stage = self._topology.workers[worker].stage.name

@@ -39,6 +39,8 @@ def execute(
     source = next(stage.what for stage in graph.stages if isinstance(stage.what, Source))
     names = tuple(stage.name for stage in graph.stages)
     observe(RunStarted(graph.name, runtime, run_dir, num_steps(graph, source), names))
+    for letter in start.dead_letters:
+        observe(LeftOut(letter.sample, 0.0, letter.stage, letter.reason))
     try:
         if runtime == "inline":
             InlineRun(graph, run_dir=run_dir, observe=observe, start=start).run()
@@ -77,6 +79,7 @@ def _run_local(
         except WorkerLostError as lost:
             before, start = start, recovery.restart(lost)
             now = time.perf_counter() - began
-            for letter in start.dead_letters[len(before.dead_letters) :]:
-                observe(LeftOut(letter.sample, now, letter.stage, letter.reason))
+            for letter in start.dead_letters:
+                if letter.sample not in before.left_out:
+                    observe(LeftOut(letter.sample, now, letter.stage, letter.reason))
             observe(Restarted(start.step, now, recovery.restarts, str(lost)))

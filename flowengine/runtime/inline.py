@@ -62,9 +62,7 @@ class InlineRun:
             start=start,
         )
         self._start = start
-        self._publisher = make_publisher(
-            self._topology, self._coordinator, run_dir=run_dir, start=start
-        )
+        self._publisher = make_publisher(self._topology, self._coordinator, run_dir=run_dir)
         self._stages = [self._make_stage(w.index, run_dir) for w in self._topology.workers]
         self._opened: list[Stage] = []
         self._clockworks = [Clockwork(self.clock, spans=SpanLog()) for _ in self._stages]

@@ -81,9 +81,7 @@ class LocalRun:
             self._topology, post=self._post, observe=observe, clock=self.clock, start=start
         )
         self._start_at = start
-        self._publisher = make_publisher(
-            self._topology, self._coordinator, run_dir=run_dir, start=start
-        )
+        self._publisher = make_publisher(self._topology, self._coordinator, run_dir=run_dir)
         self._segments: list[Segment] = []
         self._processes: dict[int, BaseProcess] = {}
         self._controls: dict[int, Link] = {}

@@ -49,8 +49,9 @@ class Recovery:
         newest = newest_checkpoint(self._run_dir)
         if newest is not None:
             behind = start_behind(self._graph, newest)
+            later = [x for x in self._start.dead_letters if x.sample not in behind.left_out]
             self._start = replace(
-                behind, dead_letters=self._start.dead_letters, alone=self._start.alone
+                behind, dead_letters=(*behind.dead_letters, *later), alone=self._start.alone
             )
         return self._start
 

@@ -9,7 +9,6 @@ from flowengine.api import Operator
 from flowengine.checkpoint import Part, PartWriter, Publisher, partial_dir
 from flowengine.runtime.coordinator import Coordinator
 from flowengine.runtime.site import Site
-from flowengine.runtime.start import Start
 from flowengine.runtime.topology import Topology, WorkerSpec
 
 
@@ -43,9 +42,7 @@ class Saver:
             self._writer.close()
 
 
-def make_publisher(
-    topology: Topology, coordinator: Coordinator, *, run_dir: Path, start: Start
-) -> Publisher:
+def make_publisher(topology: Topology, coordinator: Coordinator, *, run_dir: Path) -> Publisher:
     """What makes this run's checkpoints whole; its ledger is the coordinator's."""
     kept = topology.graph.checkpoints
     return Publisher(
@@ -54,7 +51,7 @@ def make_publisher(
         parts=part_names(topology),
         keep_last=kept.keep_last if kept else 1,
         losses=lambda: coordinator.losses,
-        dead_letters=[asdict(letter) for letter in start.dead_letters],
+        dead_letters=lambda: [asdict(letter) for letter in coordinator.dead_letters],
     )
 
 

@@ -22,8 +22,8 @@ class CostPacker(Packer):
     cost: what a sample costs; a Cost, or a function from Lengths to a number of at least 0, which
         must be importable by name where the packer goes to another process.
     max_rows: the most feature rows a pack holds, per modality; a modality left out has no limit.
-    too_long: what becomes of a sample that exceeds a limit: "error", or "own-pack" for a pack of
-        its own.
+    too_long: what becomes of a sample that exceeds a limit: "error", "own-pack" for a pack of its
+        own, or "dead-letter" to leave it out.
     """
 
     max_tokens: int
@@ -43,7 +43,7 @@ class CostPacker(Packer):
             min_packs=self.min_packs,
             rows={name: [each.media.get(name, 0) for each in lengths] for name in self.max_rows},
             max_rows=self.max_rows,
-            too_long=self.too_long,
+            too_long="own-pack" if self.too_long == "own-pack" else "error",
         )
         return [ids[start:stop].tolist() for start, stop in pairwise(offsets.tolist())]
 
