@@ -163,7 +163,7 @@ def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
     [
         ({"staleness": 1}, r"\n  staleness: 0, now 1"),
         ({"samples": 6}, r"\n  step samples: 8, now 6"),
-        ({"max_tokens": 40}, r"\n  stages.packer.operator: 'CostPacker\(max_tokens=32, .*, now '"),
+        ({"max_tokens": 40}, r"\n  stages.packer.operator: .CostPacker\(max_tokens=32, .*, now .C"),
         ({"freeze": True}, r"\n  stages.encoder.freeze: False, now True"),
         ({"seed": 3}, r"\n  seed: 0, now 3"),
     ],
