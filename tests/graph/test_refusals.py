@@ -103,6 +103,7 @@ def docqa(
     source: Source[Any] | None = None,
     eye: Mapping[str, Any] | None = None,
     capacity: int | str = "64 MiB",
+    disk: int = 0,
     returns: bool = True,
     **settings: Any,
 ) -> DocQA:
@@ -110,7 +111,7 @@ def docqa(
     graph = Graph("docqa", **{"step": Step(samples=64), "steps": 10, **settings})
     pages = graph.add(source or Pages())
     features = graph.add(Eye(), pages, **(eye or {"optimizer": ADAM}))
-    packs = graph.add(Packs(), graph.pool(pages, features, capacity=capacity))
+    packs = graph.add(Packs(), graph.pool(pages, features, capacity=capacity, disk=disk))
     model = graph.add(Model(), packs, optimizer=ADAM)
     if returns:
         graph.feedback(GradientReturn(), model["gradients"], to=features)
@@ -289,6 +290,11 @@ def test_placing_of_a_stage(placed: dict[str, Any], message: str) -> None:
             r"pool \(.*\): one pack of 1024 tokens has up to 256 KiB of features of 'eye', whose "
             r"share of capacity='300 KiB' is \d+ KiB; raise capacity= to at least \d+ bytes",
             id="pool smaller than one pack",
+        ),
+        pytest.param(
+            docqa(disk=-1),
+            r"pool \(.*\): disk=-1; expected a number of bytes, 0 for no disk",
+            id="disk of less than nothing",
         ),
     ],
 )
