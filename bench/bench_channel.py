@@ -35,7 +35,8 @@ from typing import Any
 import click
 import torch
 from channel_graphs import GRAPH_BARS, GRAPHS
-from channel_peers import DEPTH, METHOD, TRANSPORTS, Transport, Work
+from channel_peers import TRANSPORTS
+from channel_work import DEPTH, METHOD, Transport, Work
 
 KIB, MIB = 2**10, 2**20
 SIZES = (KIB, 64 * KIB, MIB, 16 * MIB, 64 * MIB)

@@ -105,6 +105,7 @@ def docqa(
     source: Source[Any] | None = None,
     eye: Mapping[str, Any] | None = None,
     capacity: int | str = "64 MiB",
+    disk: int = 0,
     returns: bool = True,
     model: Objective[Any] | None = None,
     **settings: Any,
@@ -113,7 +114,7 @@ def docqa(
     graph = Graph("docqa", **{"step": Step(samples=64), "steps": 10, **settings})
     pages = graph.add(source or Pages())
     features = graph.add(Eye(), pages, **(eye or {"optimizer": ADAM}))
-    packs = graph.add(Packs(), graph.pool(pages, features, capacity=capacity))
+    packs = graph.add(Packs(), graph.pool(pages, features, capacity=capacity, disk=disk))
     trained = graph.add(model or Model(), packs, optimizer=ADAM)
     if returns:
         graph.feedback(GradientReturn(), trained["gradients"], to=features)

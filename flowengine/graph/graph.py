@@ -163,10 +163,8 @@ class Graph:
         capacity: bound of all payload bytes in memory. disk: bound of those that may be spilled to
         the disk of the run directory when memory runs short; 0 has stages wait instead.
         """
-        try:
-            num_bytes, disk_bytes = parse_bytes(capacity), parse_bytes(disk)
-        except GraphError as error:
-            raise GraphError(f"pool ({_caller()}): capacity and disk: {error}") from None
+        num_bytes = _parse_size(capacity, "capacity")
+        disk_bytes = _parse_size(disk, "disk")
         self.joins.append(
             PoolSpec(
                 inputs=[
@@ -240,6 +238,13 @@ class Graph:
 
     def __repr__(self) -> str:
         return f"Graph({self.name!r}, stages={[stage.name for stage in self.stages]})"
+
+
+def _parse_size(size: int | str, argument: str) -> int:
+    try:
+        return parse_bytes(size)
+    except GraphError as error:
+        raise GraphError(f"pool ({_caller()}): {argument}: {error}") from None
 
 
 def _pick_port(outputs: dict[str, type], wanted: Any) -> str | None:

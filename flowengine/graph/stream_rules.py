@@ -46,6 +46,8 @@ def pool_joins_samples_and_features(graph: Graph) -> Iterator[str]:
         lines = [pool.line for pool in graph.joins]
         yield f"{graph} has pools at {lines}; expected one: join all features in it"
     for pool in graph.joins:
+        if pool.disk < 0:
+            yield f"pool ({pool.line}): disk={pool.disk}; expected a number of bytes, 0 for no disk"
         kinds = [type_of(graph, endpoint) for endpoint in pool.inputs]
         if kinds and kinds[0] is not Sample:
             yield (

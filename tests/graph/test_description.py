@@ -125,6 +125,11 @@ def graph() -> Graph:
             id="capacity that is no size",
         ),
         pytest.param(
+            lambda g, pages: g.pool(pages, capacity="1 MiB", disk="lots"),
+            r"pool .*: disk: size 'lots' is not a size; write a number of bytes or e.g.",
+            id="disk that is no size",
+        ),
+        pytest.param(
             lambda g, pages: g.feedback(count, pages, to=pages),
             r"feedback .*: function is no GradientReturn; a feedback edge carries gradients",
             id="feedback through a function",

@@ -197,6 +197,11 @@ def test_placing_of_a_stage(placed: dict[str, Any], message: str) -> None:
             r"stage 'eye' \(.*\): encodes 'image', but stage 'model' \(.*\) takes \['audio'\]",
             id="features that the objective has no place for",
         ),
+        pytest.param(
+            docqa(disk=-1),
+            r"pool \(.*\): disk=-1; expected a number of bytes, 0 for no disk",
+            id="disk of less than nothing",
+        ),
     ],
 )
 def test_what_is_left_out(described: DocQA, message: str) -> None:
