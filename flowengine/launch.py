@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from flowengine.graph import Graph, check
+from flowengine.observe.page import write_page
 from flowengine.observe.record import Recorder
 from flowengine.runtime import Runtime, execute
 from flowengine.runtime.events import Event, Observer
@@ -32,14 +33,17 @@ def run(
     """
     check(graph)
     run_dir = make_run_dir(graph, run_dir)
-    with Recorder(graph, run_dir=run_dir, command=sys.argv) as recorder:
-        listeners: list[Observer] = [recorder, *observers]
+    try:
+        with Recorder(graph, run_dir=run_dir, command=sys.argv) as recorder:
+            listeners: list[Observer] = [recorder, *observers]
 
-        def observe(event: Event) -> None:
-            for listener in listeners:
-                listener(event)
+            def observe(event: Event) -> None:
+                for listener in listeners:
+                    listener(event)
 
-        execute(graph, runtime=runtime, run_dir=run_dir, observe=observe)
+            execute(graph, runtime=runtime, run_dir=run_dir, observe=observe)
+    finally:
+        write_page(run_dir)
     assert recorder.report is not None
     return recorder.report
 

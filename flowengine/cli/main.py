@@ -9,8 +9,10 @@ import click
 from flowengine.cli.check import check
 from flowengine.cli.draw import draw
 from flowengine.cli.exits import INTERRUPTED, MEANINGS, exit_code
+from flowengine.cli.inspect import compare, report, trace
 from flowengine.cli.run import run
 from flowengine.cli.version import version
+from flowengine.cli.watch import top
 from flowengine.errors import FlowError, GraphError
 
 _EXITS = "\n".join(["\b", "Exit codes:", *(f"  {code:<4} {MEANINGS[code]}" for code in MEANINGS)])
@@ -47,3 +49,7 @@ def main() -> None:
 
 for command in (run, check, draw, version):
     main.add_command(command)
+main.add_command(compare)
+main.add_command(report)
+main.add_command(top)
+main.add_command(trace)

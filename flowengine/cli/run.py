@@ -6,9 +6,9 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -35,6 +35,14 @@ if TYPE_CHECKING:
 )
 @click.option("--json", "as_json", is_flag=True, help="Events as JSON lines, the report last.")
 @click.option("--quiet", is_flag=True, help="No progress and no summary.")
+@click.option(
+    "--prometheus",
+    metavar="[HOST:]PORT",
+    help="Serve metrics over HTTP; on loopback unless HOST says otherwise.",
+)
+@click.option(
+    "--tensorboard", is_flag=True, help="Write TensorBoard events into the run directory."
+)
 def run(
     target: str,
     settings: tuple[str, ...],
@@ -42,6 +50,8 @@ def run(
     run_dir: Path | None,
     as_json: bool,
     quiet: bool,
+    prometheus: str | None,
+    tensorboard: bool,
 ) -> None:
     """Train the graph that build() in GRAPH.py returns.
 
@@ -61,14 +71,47 @@ def run(
         run_dir = launch.make_run_dir(graph, run_dir)
     except OSError as error:
         raise click.BadParameter(str(error), param_hint="--run-dir") from None
-    with _shown(run_dir, as_json=as_json, quiet=quiet) as observers:
-        launch.run(graph, runtime=runtime, run_dir=run_dir, observers=observers)
+    with (
+        _exported(run_dir, prometheus=prometheus, tensorboard=tensorboard) as exporters,
+        _shown(run_dir, as_json=as_json, quiet=quiet) as observers,
+    ):
+        launch.run(graph, runtime=runtime, run_dir=run_dir, observers=[*observers, *exporters])
+
+
+@contextmanager
+def _exported(
+    run_dir: Path, *, prometheus: str | None, tensorboard: bool
+) -> Iterator[list[Observer]]:
+    """The observers that tell other programs of the run; closed afterwards."""
+    with ExitStack() as closing:
+        found: list[Observer] = []
+        if prometheus is not None:
+            from flowengine.observe.prometheus import Prometheus
+
+            endpoint = Prometheus(**_address(prometheus))
+            closing.callback(endpoint.close)
+            found.append(endpoint)
+        if tensorboard:
+            from flowengine.observe.tensorboard import TensorBoard
+
+            writer = TensorBoard(run_dir / "tensorboard")
+            closing.callback(writer.close)
+            found.append(writer)
+        yield found
+
+
+def _address(text: str) -> dict[str, Any]:
+    """The host, where there is one, and the port of [HOST:]PORT."""
+    host, _, port = text.rpartition(":")
+    if not port.isdigit() or int(port) > 65535:
+        raise click.BadParameter(f"{text!r}: expected PORT or HOST:PORT", param_hint="--prometheus")
+    return {"port": int(port), **({"host": host.strip("[]")} if host else {})}
 
 
 @contextmanager
 def _shown(run_dir: Path, *, as_json: bool, quiet: bool) -> Iterator[list[Observer]]:
     """The observers that show the run on stdout; afterwards its report or summary."""
-    from flowengine.observe import JsonLines, Progress
+    from flowengine.observe import Aside, JsonLines, Progress
 
     try:
         if quiet:
@@ -82,7 +125,7 @@ def _shown(run_dir: Path, *, as_json: bool, quiet: bool) -> Iterator[list[Observ
                 if report.exists():
                     lines.finish(json.loads(report.read_text(encoding="utf-8")))
         else:
-            with Progress() as progress:
+            with Aside(Progress()) as progress:
                 yield [progress]
     finally:
         _forget_closed_stdout()

@@ -20,7 +20,12 @@ from typing import Any
 
 from flowengine.runtime.events import Event, Reported, RunFailed, RunStarted, StepDone
 
-_NAMES = {RunStarted: "run_started", StepDone: "step", Reported: "report", RunFailed: "run_failed"}
+_NAMES: dict[type[Any], str] = {
+    RunStarted: "run_started",
+    StepDone: "step",
+    Reported: "report",
+    RunFailed: "run_failed",
+}
 
 
 def event_json(event: Event) -> str | None:
@@ -30,6 +35,21 @@ def event_json(event: Event) -> str | None:
         return None
     values = {field.name: getattr(event, field.name) for field in fields(event)}
     return dump_json({"event": name, **values})
+
+
+def parse_event(record: Mapping[str, Any]) -> Event | None:
+    """The event of such a line, read back; None for what is no event of these kinds. Numbers that
+    were not finite are so again where they are fields of their own."""
+    kind = next((kind for kind, name in _NAMES.items() if name == record.get("event")), None)
+    if kind is None:
+        return None
+    lost = record.get("non_finite", {})
+    values = {f.name: record[f.name] for f in fields(kind) if f.name in record}
+    values |= {name: float(text) for name, text in lost.items() if name in values}
+    if "run_dir" in values:
+        values |= {"run_dir": Path(values["run_dir"]), "stages": tuple(values["stages"])}
+    event: Event = kind(**values)
+    return event
 
 
 def dump_json(record: Mapping[str, Any], *, indent: int | None = None) -> str:
