@@ -47,7 +47,7 @@ def run_graph(variant: str, *, steps: int, seed: int) -> dict[str, float]:
     from flowengine.graph import check
     from flowengine.graphs.digit_cards import build
     from flowengine.observe.page import write_page
-    from flowengine.runtime.events import Event, Observer, StepDone
+    from flowengine.runtime.events import Event, Observer, RunStarted, StepDone
     from flowengine.runtime.local import LocalRun
 
     graph = build(steps=steps, seed=seed)
@@ -68,6 +68,8 @@ def run_graph(variant: str, *, steps: int, seed: int) -> dict[str, float]:
                 for observer in observers:
                     observer(event)
 
+            names = tuple(stage.name for stage in graph.stages)
+            observe(RunStarted(graph.name, "local", run_dir, steps, names))
             LocalRun(graph, run_dir=run_dir, observe=observe, spans=variant == "on").run()
         began = time.perf_counter()
         if variant == "on":

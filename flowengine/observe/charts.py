@@ -57,14 +57,16 @@ def line_chart(
     return svg()
 
 
-def share_chart(shares: Mapping[str, Mapping[str, float]], *, marked: str | None) -> str:
+def share_chart(
+    shares: Mapping[str, Mapping[str, float]], *, marked: str | None, name: str = "shares"
+) -> str:
     """Per stage, one bar of its time: busy, blocked, starved. marked: the bottleneck."""
     names = list(shares)
-    with _chart("shares", height_in=0.5 + 0.3 * len(names)) as (axes, svg):
-        for row, name in enumerate(names):
+    with _chart(name, height_in=0.5 + 0.3 * len(names)) as (axes, svg):
+        for row, stage in enumerate(names):
             left = 0.0
             for state in ("busy", "blocked", "starved"):
-                share = shares[name].get(state, 0.0)
+                share = shares[stage].get(state, 0.0)
                 label = state if row == 0 else None
                 axes.barh(row, share, 0.62, left=left, color=LIGHT[state], label=label)
                 if share > 0.06:
@@ -72,9 +74,9 @@ def share_chart(shares: Mapping[str, Mapping[str, float]], *, marked: str | None
                     _centre(axes, (left + share / 2, row), f"{share:.0%}", ink)
                 left += share
         axes.set_yticks(range(len(names)), names)
-        for tick, name in zip(axes.get_yticklabels(), names, strict=True):
-            tick.set_color(LIGHT["alarm"] if name == marked else LIGHT["ink"])
-            tick.set_fontweight("bold" if name == marked else "normal")
+        for tick, stage in zip(axes.get_yticklabels(), names, strict=True):
+            tick.set_color(LIGHT["alarm"] if stage == marked else LIGHT["ink"])
+            tick.set_fontweight("bold" if stage == marked else "normal")
         axes.set(xlim=(0, 1), xticks=[])
         axes.invert_yaxis()
         axes.grid(visible=False)

@@ -64,9 +64,9 @@ def make_comparison_page(one: RunFiles, other: RunFiles) -> str:
     if any(xs for xs, _ in losses.values()):
         chart = line_chart(losses, name="losses", x_label="step", y_label="loss", height_in=3.0)
         parts.append(f"<h2>Loss</h2>{chart}")
-    for name, files in zip(names, (one, other), strict=True):
+    for index, (name, files) in enumerate(zip(names, (one, other), strict=True)):
         shares, verdict = describe_verdict(files)
-        drawn = draw_shares(shares, verdict.stage).replace("shares-", f"shares-{len(parts)}-")
+        drawn = draw_shares(shares, verdict.stage, name=f"shares{index}")
         parts.append(f"<h2>Where the time goes: {escape(name)}</h2><p>{escape(verdict.text)}</p>")
         parts.append(drawn)
     return html_page("two runs", parts)

@@ -41,13 +41,13 @@ def draw_losses(steps: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def draw_shares(shares: Mapping[str, Shares], marked: str | None) -> str:
+def draw_shares(shares: Mapping[str, Shares], marked: str | None, *, name: str = "shares") -> str:
     """A bar of time per stage."""
     states = ("busy", "blocked", "starved")
-    each = {name: {s: part.share(s) for s in states} for name, part in shares.items()}
+    each = {stage: {s: part.share(s) for s in states} for stage, part in shares.items()}
     if not any(sum(parts.values()) for parts in each.values()):
         return "<p>No training step was recorded.</p>"
-    return share_chart(each, marked=marked) + _note(
+    return share_chart(each, marked=marked, name=name) + _note(
         "In the steady state, without the first steps: busy is at work, starved without input, "
         "blocked without room or go-ahead. The bottleneck is busy where the others wait."
     )

@@ -38,6 +38,7 @@ class Prometheus:
         except OSError as error:
             raise FlowError(f"--prometheus: cannot listen on {host}:{port}: {error}") from None
         self.port: int = self._server.server_port
+        self.host = str(self._server.server_address[0])
         self._totals = {"samples": 0, "tokens": 0}
 
     def __call__(self, event: Event) -> None:
