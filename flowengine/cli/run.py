@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -17,6 +17,19 @@ from flowengine.nursery import open_nursery
 
 if TYPE_CHECKING:
     from flowengine.runtime.events import Observer
+
+Address = tuple[str, int]
+LOOPBACK = "127.0.0.1"
+
+
+def _address(_: click.Context, option: click.Parameter, text: str | None) -> Address | None:
+    """The host, loopback where none is named, and the port of [HOST:]PORT."""
+    if text is None:
+        return None
+    host, _colon, port = text.rpartition(":")
+    if not port.isdigit() or int(port) > 65535:
+        raise click.BadParameter(f"{text!r}: expected PORT or HOST:PORT", param=option)
+    return host.strip("[]") or LOOPBACK, int(port)
 
 
 @click.command()
@@ -38,6 +51,7 @@ if TYPE_CHECKING:
 @click.option(
     "--prometheus",
     metavar="[HOST:]PORT",
+    callback=_address,
     help="Serve metrics over HTTP; on loopback unless HOST says otherwise.",
 )
 @click.option(
@@ -50,7 +64,7 @@ def run(
     run_dir: Path | None,
     as_json: bool,
     quiet: bool,
-    prometheus: str | None,
+    prometheus: Address | None,
     tensorboard: bool,
 ) -> None:
     """Train the graph that build() in GRAPH.py returns.
@@ -80,7 +94,7 @@ def run(
 
 @contextmanager
 def _exported(
-    run_dir: Path, *, prometheus: str | None, tensorboard: bool
+    run_dir: Path, *, prometheus: Address | None, tensorboard: bool
 ) -> Iterator[list[Observer]]:
     """The observers that tell other programs of the run; closed afterwards."""
     with ExitStack() as closing:
@@ -88,7 +102,7 @@ def _exported(
         if prometheus is not None:
             from flowengine.observe.prometheus import Prometheus
 
-            endpoint = Prometheus(**_address(prometheus))
+            endpoint = Prometheus(host=prometheus[0], port=prometheus[1])
             closing.callback(endpoint.close)
             found.append(endpoint)
         if tensorboard:
@@ -98,14 +112,6 @@ def _exported(
             closing.callback(writer.close)
             found.append(writer)
         yield found
-
-
-def _address(text: str) -> dict[str, Any]:
-    """The host, where there is one, and the port of [HOST:]PORT."""
-    host, _, port = text.rpartition(":")
-    if not port.isdigit() or int(port) > 65535:
-        raise click.BadParameter(f"{text!r}: expected PORT or HOST:PORT", param_hint="--prometheus")
-    return {"port": int(port), **({"host": host.strip("[]")} if host else {})}
 
 
 @contextmanager

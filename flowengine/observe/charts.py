@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
-from flowengine.observe.palette import LIGHT, SERIES, themed
+from flowengine.observe.palette import LIGHT, SERIES, heat, themed
 from flowengine.observe.picture import save_figure
 
 if TYPE_CHECKING:
@@ -113,6 +113,7 @@ def timeline_chart(
     with _chart("timeline", height_in=0.75 + 0.34 * len(rows)) as (axes, svg):
         used = []
         for row, spans in enumerate(rows.values()):
+            bars: dict[float, list[tuple[float, float, str]]] = {0.66: [], 0.16: []}
             for span in spans:
                 began, ended = max(first, span["began_s"]), min(last, span["ended_s"])
                 if ended <= began:
@@ -120,11 +121,14 @@ def timeline_chart(
                 busy = span["state"] == "busy"
                 colour = WORK_COLOURS.get(span["what"], "dim") if busy else span["state"]
                 used.append((span["what"] if busy else span["state"], colour))
-                height = 0.66 if busy else 0.16
-                axes.barh(row, ended - began, height, left=began, color=LIGHT[colour])
+                bars[0.66 if busy else 0.16].append((began, ended - began, LIGHT[colour]))
                 if busy and span["pack"] >= 0 and ended - began > 0.015 * (last - first):
                     at = ((began + ended) / 2, row)
                     _centre(axes, at, str(span["pack"]), LIGHT["paper"])
+            for height, drawn in bars.items():
+                colours = [colour for _, _, colour in drawn]
+                places = [(began, width) for began, width, _ in drawn]
+                axes.broken_barh(places, (row - height / 2, height), facecolors=colours)
         for mark_s, text in marks:
             axes.axvline(mark_s, color=LIGHT["dim"], linewidth=0.8, linestyle=(0, (3, 2)))
             axes.text(mark_s, -0.62, text, fontsize=6.5, color=LIGHT["dim"], ha="right")
@@ -145,11 +149,10 @@ def heat_chart(levels: Mapping[str, Sequence[float | None]], *, edges: Sequence[
     """
     with _chart("heat", height_in=0.75 + 0.28 * len(levels)) as (axes, svg):
         for row, shares in enumerate(levels.values()):
-            for index, share in enumerate(shares):
-                if share is not None:
-                    span = (edges[index], row - 0.4, edges[index + 1] - edges[index])
-                    colour = LIGHT[f"heat{min(4, int(share * 5))}"]
-                    axes.barh(span[1] + 0.4, span[2], 0.8, left=span[0], color=colour)
+            known = [(index, share) for index, share in enumerate(shares) if share is not None]
+            bars = [(edges[index], edges[index + 1] - edges[index]) for index, _ in known]
+            colours = [heat(share) for _, share in known]
+            axes.broken_barh(bars, (row - 0.4, 0.8), facecolors=colours)
         axes.set_yticks(range(len(levels)), list(levels))
         axes.set(xlim=(edges[0], edges[-1]), xlabel="seconds since the run started")
         axes.set_ylim(len(levels) - 0.5, -0.6)

@@ -15,8 +15,6 @@ from flowengine.runtime.events import Event, Reported, RunStarted, Status, StepD
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-LOOPBACK = "127.0.0.1"
-
 
 class Prometheus:
     """An observer that serves http://<host>:<port>/metrics; `close` ends it.
@@ -24,7 +22,7 @@ class Prometheus:
     port: 0 takes any free one; `port` says which. FlowError where it cannot be served.
     """
 
-    def __init__(self, *, port: int, host: str = LOOPBACK) -> None:
+    def __init__(self, *, port: int, host: str = "127.0.0.1") -> None:
         try:
             from prometheus_client import CollectorRegistry, start_http_server
         except ImportError:

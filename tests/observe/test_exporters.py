@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from flowengine.errors import FlowError
-from flowengine.observe.prometheus import LOOPBACK, Prometheus
+from flowengine.observe.prometheus import Prometheus
 from flowengine.observe.tensorboard import TensorBoard
 from flowengine.runtime.events import (
     ChannelStatus,
@@ -71,7 +71,7 @@ def test_prometheus(endpoint: Prometheus) -> None:
 
 def test_prometheus_listens_on_loopback(endpoint: Prometheus) -> None:
     """Nobody else's address is listened on unless asked for."""
-    assert endpoint.host == LOOPBACK == "127.0.0.1"
+    assert endpoint.host == "127.0.0.1"
 
 
 def test_port_in_use(endpoint: Prometheus) -> None:

@@ -27,6 +27,7 @@ SECTIONS = (
     "Dead letters",
     "What was run",
 )
+pytestmark = pytest.mark.slow
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
@@ -126,7 +127,6 @@ def test_comparison(finished: Path, failed: Path) -> None:
     assert "finished and failed" in text
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(BROWSER is None, reason="no chromium: apt-get install chromium")
 @pytest.mark.parametrize("dark", [False, True])
 def test_in_a_browser(finished: Path, tmp_path: Path, dark: bool) -> None:
