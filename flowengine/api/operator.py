@@ -14,7 +14,7 @@ files are made in `open`, in the process that runs it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, dataclass_transform
 
@@ -44,6 +44,14 @@ class Operator(ABC):
 
     def close(self) -> None:
         """Called once at the end, also after an error; may be called twice."""
+
+    def state(self) -> Mapping[str, Any]:
+        """What a plain operator must keep to go on after a step's end: tensors, and values of
+        JSON's types. Called at checkpoints, after `flush`. Define both or neither."""
+        return {}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Takes back what `state` gave; called after `open` where a run resumes."""
 
 
 class Source(Operator, Generic[T]):

@@ -1,84 +1,63 @@
-"""flowengine report, compare and trace: what a run that is over has left."""
+"""flowengine inspect: what is in a checkpoint."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
-from flowengine.cli.target import RUN, takes_run
-
 
 @click.command()
-@takes_run
-@click.option("--json", "as_json", is_flag=True, help="The report as a JSON object; draws nothing.")
-def report(run_dir: Path, as_json: bool) -> None:
-    """Draw report.html of the run in directory RUN again, and say where it is."""
-    from flowengine.observe.bottleneck import describe_verdict
-    from flowengine.observe.page import write_page
-    from flowengine.observe.run_files import RunFiles
+@click.argument("path", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+def inspect(path: Path, as_json: bool) -> None:
+    """Print what is in a checkpoint, once all of its tensors are found to be what was written.
 
-    files = RunFiles(run_dir)
-    if as_json:
-        click.echo(json.dumps(files.report, indent=2))
-        return
-    _, verdict = describe_verdict(files)
-    click.echo(f"{files.report['status']}: {files.report['steps']} steps")
-    click.echo(f"{verdict.text} {verdict.advice}".rstrip())
-    click.echo(str(write_page(run_dir)))
+    PATH is a checkpoint, or a run directory whose newest one is meant.
+    """
+    found = _read(path)
+    click.echo(json.dumps(found, indent=2) if as_json else _table(found))
 
 
-@click.command()
-@click.argument("one", type=RUN, metavar="RUN")
-@click.argument("other", type=RUN, metavar="RUN")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Write a page, *.html, instead of a table.",
-)
-@click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
-def compare(one: Path, other: Path, output: Path | None, as_json: bool) -> None:
-    """Put two runs side by side: speed, loss, results, where the time went, and what differs in
-    what they were asked for."""
-    from rich.table import Table
+def _read(path: Path) -> dict[str, Any]:
+    from flowengine.checkpoint import find_checkpoint, open_checkpoint, read_part
 
-    from flowengine.observe.compare import compare_runs, comparison_lines, make_comparison_page
-    from flowengine.observe.progress import Screen
-    from flowengine.observe.run_files import RunFiles
-
-    runs = RunFiles(one), RunFiles(other)
-    if output is not None:
-        output.write_text(make_comparison_page(*runs), encoding="utf-8")
-        click.echo(str(output))
-        return
-    compared = compare_runs(*runs)
-    if as_json:
-        click.echo(json.dumps(compared, indent=2))
-        return
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("", overflow="fold")
-    for name in (one.name, other.name, "second / first"):
-        table.add_column(name, justify="right", overflow="fold")
-    for row in comparison_lines(compared):
-        table.add_row(*row)
-    Screen(highlight=False).print(table)
+    directory = find_checkpoint(path)
+    manifest = open_checkpoint(directory)
+    parts = {}
+    for name in manifest.parts:
+        tensors = read_part(directory, name).tensors
+        weights = [tensor for key, tensor in tensors.items() if key.startswith("module/")]
+        parts[name] = {
+            "tensors": len(tensors),
+            "weights": sum(tensor.numel() for tensor in weights),
+            "bytes": sum(tensor.nbytes for tensor in tensors.values()),
+        }
+    return {
+        "path": str(directory),
+        "graph": manifest.graph,
+        "step": manifest.step,
+        "last_loss": manifest.losses[-1] if manifest.losses else None,
+        "machine": manifest.machine,
+        "description": manifest.description,
+        "dead_letters": manifest.dead_letters,
+        "parts": parts,
+    }
 
 
-@click.command()
-@takes_run
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="The file to write.  [default: trace.json in RUN]",
-)
-def trace(run_dir: Path, output: Path | None) -> None:
-    """Write what the run in directory RUN did when, for https://ui.perfetto.dev."""
-    from flowengine.observe.run_files import RunFiles
-    from flowengine.observe.trace import make_trace
-
-    path = output or run_dir / "trace.json"
-    path.write_text(json.dumps(make_trace(RunFiles(run_dir))), encoding="utf-8")
-    click.echo(str(path))
+def _table(found: dict[str, Any]) -> str:
+    lines = [f"{found['path']}: graph '{found['graph']}' after {found['step']} steps"]
+    if found["last_loss"] is not None:
+        lines.append(f"loss of the last step: {found['last_loss']:.4f}")
+    lines.append("machine: " + ", ".join(f"{k} {v}" for k, v in found["machine"].items()))
+    for name, stage in found["description"]["stages"].items():
+        lines.append(f"stage '{name}': {stage['operator']}")
+    for name, part in found["parts"].items():
+        lines.append(
+            f"part '{name}': {part['weights']:,} weights, {part['tensors']} tensors, "
+            f"{part['bytes'] / 2**20:.1f} MiB, every checksum right"
+        )
+    lines += [f"left out: sample {d['sample']}: {d['reason']}" for d in found["dead_letters"]]
+    return "\n".join(lines)

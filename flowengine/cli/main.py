@@ -9,7 +9,8 @@ import click
 from flowengine.cli.check import check
 from flowengine.cli.draw import draw
 from flowengine.cli.exits import INTERRUPTED, MEANINGS, exit_code
-from flowengine.cli.inspect import compare, report, trace
+from flowengine.cli.inspect import inspect
+from flowengine.cli.reading import compare, report, trace
 from flowengine.cli.run import run
 from flowengine.cli.version import version
 from flowengine.cli.watch import top
@@ -47,7 +48,7 @@ def main() -> None:
     """
 
 
-for command in (run, check, draw, version):
+for command in (run, check, draw, inspect, version):
     main.add_command(command)
 main.add_command(compare)
 main.add_command(report)

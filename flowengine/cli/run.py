@@ -32,6 +32,9 @@ def _address(_: click.Context, option: click.Parameter, text: str | None) -> Add
     return host.strip("[]") or LOOPBACK, int(port)
 
 
+NEWEST = "newest"
+
+
 @click.command()
 @takes_graph
 @click.option(
@@ -45,6 +48,21 @@ def _address(_: click.Context, option: click.Parameter, text: str | None) -> Add
     "--run-dir",
     type=click.Path(path_type=Path, file_okay=False),
     help="A new or empty directory.  [default: runs/<graph>-<UTC time>]",
+)
+@click.option(
+    "--resume",
+    is_flag=False,
+    flag_value=NEWEST,
+    metavar="[PATH]",
+    help="Go on behind a checkpoint, or behind the newest of a run directory; without PATH, of the "
+    "newest run of this graph in runs/ that has one.",
+)
+@click.option(
+    "--max-restarts",
+    type=click.IntRange(min=0),
+    default=4,
+    show_default=True,
+    help="How often to go back to the last checkpoint after a worker's death.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Events as JSON lines, the report last.")
 @click.option("--quiet", is_flag=True, help="No progress and no summary.")
@@ -62,6 +80,8 @@ def run(
     settings: tuple[str, ...],
     runtime: Literal["local", "inline"],
     run_dir: Path | None,
+    resume: str | None,
+    max_restarts: int,
     as_json: bool,
     quiet: bool,
     prometheus: Address | None,
@@ -81,6 +101,7 @@ def run(
 
     with user_code(target.partition(":")[0]):
         check(graph)
+    behind = _checkpoint(resume, graph.name) if resume is not None else None
     try:
         run_dir = launch.make_run_dir(graph, run_dir)
     except OSError as error:
@@ -89,7 +110,14 @@ def run(
         _exported(run_dir, prometheus=prometheus, tensorboard=tensorboard) as exporters,
         _shown(run_dir, as_json=as_json, quiet=quiet) as observers,
     ):
-        launch.run(graph, runtime=runtime, run_dir=run_dir, observers=[*observers, *exporters])
+        launch.run(
+            graph,
+            runtime=runtime,
+            run_dir=run_dir,
+            resume=behind,
+            max_restarts=max_restarts,
+            observers=[*observers, *exporters],
+        )
 
 
 @contextmanager
@@ -112,6 +140,15 @@ def _exported(
             closing.callback(writer.close)
             found.append(writer)
         yield found
+
+
+def _checkpoint(resume: str, name: str) -> Path:
+    """The checkpoint that --resume means, which stderr is told."""
+    from flowengine.checkpoint import find_checkpoint, find_run
+
+    path = find_checkpoint(find_run(Path("runs"), name) if resume == NEWEST else Path(resume))
+    click.echo(f"resuming {path}", err=True)
+    return path
 
 
 @contextmanager

@@ -108,6 +108,16 @@ class EvaluationSpec:
     line: str
 
 
+@dataclass(frozen=True)
+class CheckpointSpec:
+    """A checkpoint after every `every` steps (0: not in between) and after the last; the newest
+    `keep_last` are kept."""
+
+    every: int
+    keep_last: int
+    line: str
+
+
 def modality_of(stage: StageSpec) -> str | None:
     """The modality an encoder stage reads."""
     return stage.what.modality if isinstance(stage.what, Encoder) else None

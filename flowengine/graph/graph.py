@@ -17,6 +17,7 @@ from flowengine.errors import GraphError
 from flowengine.graph.description import (
     POOL,
     Activations,
+    CheckpointSpec,
     Credits,
     Endpoint,
     EvaluationSpec,
@@ -79,6 +80,7 @@ class Graph:
         self.joins: list[PoolSpec] = []
         self.feedbacks: list[FeedbackSpec] = []
         self.evaluations: list[EvaluationSpec] = []
+        self.checkpoints: CheckpointSpec | None = None
         self.file: Path | None = None
 
     def add(
@@ -190,6 +192,11 @@ class Graph:
         in between), and after the last step. Evaluation never trains and is never stale."""
         entry = self._own(through, "evaluate").stage
         self.evaluations.append(EvaluationSpec(source, entry, samples, every, _caller()))
+
+    def checkpoint(self, *, every: int = 0, keep_last: int = 2) -> None:
+        """Makes a checkpoint after every `every` steps (0: not in between) and after the last one,
+        in the run's directory. The newest `keep_last` are kept."""
+        self.checkpoints = CheckpointSpec(every, keep_last, _caller())
 
     def stage(self, name: str) -> StageSpec:
         """The stage of this name; KeyError if there is none."""

@@ -135,7 +135,7 @@ def steady_stretches(ends: Mapping[int, float]) -> list[tuple[float, float]]:
 
     ends: per step, when it was done, in seconds.
     """
-    first = WARM_STEPS if len(ends) > WARM_STEPS + 1 else 1
+    first = min(ends, default=0) + (WARM_STEPS if len(ends) > WARM_STEPS + 1 else 1)
     found: list[tuple[float, float]] = []
     for step in sorted(ends):
         if step >= first and step - 1 in ends and is_kept(step) and is_kept(step - 1):

@@ -3,6 +3,10 @@
     {"event": "run_started", "graph", "runtime", "run_dir", "steps", "stages"}
     {"event": "step", ...}          the fields of StepDone
     {"event": "report", ...}        the fields of Reported; evaluations come this way
+    {"event": "checkpoint", "step", "wall_s", "path"}
+    {"event": "restarted", "step", "wall_s", "restarts", "reason"}     later lines hold again what
+                                                                     follows that step
+    {"event": "left_out", "sample", "wall_s", "stage", "reason"}
     {"event": "run_failed", "wall_s", "error"}
 
 JSON has no NaN: a number that is not finite becomes null, and the object says so under
@@ -18,19 +22,32 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from flowengine.runtime.events import Event, Reported, RunFailed, RunStarted, StepDone
+from flowengine.runtime.events import (
+    CheckpointDone,
+    Event,
+    LeftOut,
+    Reported,
+    Restarted,
+    RunFailed,
+    RunStarted,
+    StepDone,
+)
 
-_NAMES: dict[type[Any], str] = {
+EVENT_NAMES: dict[type[Any], str] = {
     RunStarted: "run_started",
     StepDone: "step",
     Reported: "report",
+    CheckpointDone: "checkpoint",
+    Restarted: "restarted",
+    LeftOut: "left_out",
     RunFailed: "run_failed",
 }
+"""The events that are kept, by their names in JSON."""
 
 
 def event_json(event: Event) -> str | None:
     """The event as one line of JSON without its newline; None for events that are not kept."""
-    name = _NAMES.get(type(event))
+    name = EVENT_NAMES.get(type(event))
     if name is None:
         return None
     values = {field.name: getattr(event, field.name) for field in fields(event)}
@@ -40,14 +57,15 @@ def event_json(event: Event) -> str | None:
 def parse_event(record: Mapping[str, Any]) -> Event | None:
     """The event of such a line, read back; None for what is no event of these kinds. Numbers that
     were not finite are so again where they are fields of their own."""
-    kind = next((kind for kind, name in _NAMES.items() if name == record.get("event")), None)
+    kind = next((kind for kind, name in EVENT_NAMES.items() if name == record.get("event")), None)
     if kind is None:
         return None
     lost = record.get("non_finite", {})
     values = {f.name: record[f.name] for f in fields(kind) if f.name in record}
     values |= {name: float(text) for name, text in lost.items() if name in values}
-    if "run_dir" in values:
-        values |= {"run_dir": Path(values["run_dir"]), "stages": tuple(values["stages"])}
+    values |= {name: Path(values[name]) for name in ("run_dir", "path") if name in values}
+    if kind is RunStarted:
+        values["stages"] = tuple(values["stages"])
     event: Event = kind(**values)
     return event
 

@@ -129,6 +129,8 @@ def _header(files: RunFiles, verdict: Verdict) -> str:
         "pool, at most": format_bytes(peak) if peak is not None else "-",
         "packs full": _number(report["pool"]["mean_pack_fill"], ".0%"),
     }
+    if report["restarts"]:
+        tiles["restarts"] = str(len(report["restarts"]))
     shown = "".join(f"<div><b>{escape(v)}</b><span>{k}</span></div>" for k, v in tiles.items())
     error = report["error"]
     failed = f'<div class="verdict failed">{escape(error)}</div>' if error else ""
@@ -169,11 +171,9 @@ def _results(report: Mapping[str, Any]) -> str:
 
 
 def _dead_letters(report: Mapping[str, Any]) -> str:
-    letters = report.get("dead_letters")
-    if letters is None:
-        return "<p>None are kept: a sample that cannot be trained ends the run.</p>"
+    letters = report["dead_letters"]
     if not letters:
-        return "<p>None: every sample was trained.</p>"
+        return "<p>None: no sample was left out.</p>"
     rows = [(each["sample"], each["stage"], each["reason"]) for each in letters[:200]]
     more = f"<p>{len(letters)} in all; the first 200 are shown.</p>" if len(letters) > 200 else ""
     return html_table(("sample", "stage", "reason"), rows) + more

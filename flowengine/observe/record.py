@@ -17,11 +17,11 @@ every file and column.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from flowengine.checkpoint.disk import write_synced
 from flowengine.graph import Graph
 from flowengine.observe.event_json import dump_json, event_json
 from flowengine.observe.report import describe_config, make_report
@@ -61,7 +61,7 @@ class Recorder:
         self._occupancy = TableFile(run_dir / "occupancy.parquet", OCCUPANCY)
         self._status = StatusFile(run_dir)
         described = {"config": self._config, "sketch": sketch_graph(graph).to_json()}
-        write_whole(run_dir / "run.json", dump_json(described, indent=2) + "\n")
+        write_synced(run_dir / "run.json", dump_json(described, indent=2) + "\n")
 
     def __call__(self, event: Event) -> None:
         self._tally.add(event)
@@ -100,7 +100,7 @@ class Recorder:
         self.report = make_report(
             self._tally, graph=self._graph, config=self._config, run_dir=self._run_dir
         )
-        write_whole(self._run_dir / "report.json", dump_json(self.report, indent=2) + "\n")
+        write_synced(self._run_dir / "report.json", dump_json(self.report, indent=2) + "\n")
 
     def __enter__(self) -> Recorder:
         return self
@@ -123,13 +123,3 @@ def occupancy_columns(status: Status) -> dict[str, list[Any]]:
         "num_bytes": [pool.used_bytes, *(channel.num_bytes for channel in channels)],
         "bound_bytes": [pool.capacity_bytes, *(channel.bound_bytes for channel in channels)],
     }
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Writes the file so that a reader, also after a crash, sees all of it or the one before."""
-    part = path.with_name(f".{path.name}.part")
-    with part.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)

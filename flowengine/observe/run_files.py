@@ -38,8 +38,14 @@ class RunFiles:
 
     @cached_property
     def steps(self) -> list[dict[str, Any]]:
-        """The steps of metrics.jsonl, in order."""
-        return [line for line in self.metrics if line["event"] == "step"]
+        """The steps of metrics.jsonl, in order; those that a restart trained again, once."""
+        found: list[dict[str, Any]] = []
+        for line in self.metrics:
+            if line["event"] == "step":
+                found.append(line)
+            elif line["event"] == "restarted":
+                found = [step for step in found if step["step"] < line["step"]]
+        return found
 
     @cached_property
     def metrics(self) -> list[dict[str, Any]]:

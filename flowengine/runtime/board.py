@@ -17,9 +17,9 @@ _STATES: tuple[State, ...] = get_args(State)
 _HEAD = struct.Struct("<BBHxxxxddddQQ")
 _SINCE = struct.Struct("<d")
 _LEVEL = struct.Struct("<IIQ")
-_NUM_IDS, _TEXT_BYTES, _NUM_LEVELS = 16, 80, 32
+_NUM_IDS, _TEXT_BYTES, _NUM_LEVELS = 256, 80, 32
 _LEVELS_AT = _HEAD.size + 8 * _NUM_IDS + _TEXT_BYTES
-_SLOT = 1024
+_SLOT = 4096
 assert _LEVELS_AT + 4 + _LEVEL.size * _NUM_LEVELS <= _SLOT
 
 

@@ -50,7 +50,7 @@ class Clockwork:
 
     def handle(self, stage: Stage, sender: int, message: Message) -> None:
         """Delivers a message. What a notice sets going, an optimizer step, counts as busy."""
-        if message[0] != Kind.NOTICE:
+        if message[0] != Kind.NOTICE or message[1] == "finish":
             with failing(stage):
                 stage.handle(sender, message)
             return

@@ -27,6 +27,7 @@ from flowengine.runtime.events import (
     SpanRows,
     StepDone,
 )
+from flowengine.runtime.start import BEGINNING, Start
 from flowengine.runtime.topology import Topology
 
 
@@ -47,7 +48,13 @@ class Coordinator:
     """Answers notices, and tells the observer what they add up to."""
 
     def __init__(
-        self, topology: Topology, *, post: Post, observe: Observer, clock: Callable[[], float]
+        self,
+        topology: Topology,
+        *,
+        post: Post,
+        observe: Observer,
+        clock: Callable[[], float],
+        start: Start = BEGINNING,
     ) -> None:
         self._topology = topology
         self._graph = topology.graph
@@ -55,7 +62,8 @@ class Coordinator:
         self._observe = observe
         self._clock = clock
         self._steps: dict[int, _Step] = defaultdict(_Step)
-        self._next = 0
+        self._next = start.step
+        self.losses = list(start.losses)
         stages = self._graph.stages
         self._trained = [stage.name for stage in stages if stage.trains]
         self._encoders = [s for s in stages if isinstance(s.what, Encoder) and s.trains]
@@ -135,7 +143,9 @@ class Coordinator:
 
     def _report(self) -> None:
         while self._objectives and self._is_known(self._steps[self._next]):
-            self._observe(self._step_done(self._next, self._steps.pop(self._next)))
+            done = self._step_done(self._next, self._steps.pop(self._next))
+            self.losses.append(done.loss)
+            self._observe(done)
             self._next += 1
 
     def _is_known(self, state: _Step) -> bool:

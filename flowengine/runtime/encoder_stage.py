@@ -107,7 +107,7 @@ class EncoderStage(Stage):
         return self._say_why()
 
     def end(self) -> str:
-        return self.trainer.save()
+        return self.trainer.end(finishing=self.finishing)
 
     # forward
 

@@ -132,13 +132,46 @@ class Status:
 
 
 @dataclass(frozen=True)
+class CheckpointDone:
+    """A checkpoint after `step` training steps is whole and on the disk."""
+
+    step: int
+    wall_s: float
+    path: Path
+
+
+@dataclass(frozen=True)
+class Restarted:
+    """A worker died, and the run goes on behind `step` training steps; restarts so far."""
+
+    step: int
+    wall_s: float
+    restarts: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A sample became a dead letter: it is left out of training from here on."""
+
+    sample: int
+    wall_s: float
+    stage: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class RunDone:
-    """The run trained its last step; status is the final one. weights: file per stage."""
+    """The run trained its last step, or the last it was asked for by a signal (interrupted).
+
+    status: the final one. weights: file per stage.
+    """
 
     wall_s: float
     start_s: float
     status: Status
     weights: Mapping[str, str]
+    interrupted: bool = False
 
 
 @dataclass(frozen=True)
@@ -150,5 +183,16 @@ class RunFailed:
 
 
 Rows = CatalogueRows | SpanRows | PackRows
-Event = RunStarted | StepDone | Reported | Rows | Status | RunDone | RunFailed
+Event = (
+    RunStarted
+    | StepDone
+    | Reported
+    | Rows
+    | Status
+    | CheckpointDone
+    | Restarted
+    | LeftOut
+    | RunDone
+    | RunFailed
+)
 Observer = Callable[[Event], None]

@@ -1,4 +1,4 @@
-"""Runs a graph on one of the runtimes."""
+"""Runs a graph on one of the runtimes, and on again where a worker died."""
 
 from __future__ import annotations
 
@@ -7,17 +7,29 @@ from pathlib import Path
 from typing import Literal
 
 from flowengine.api import Source
+from flowengine.errors import InterruptedRunError, WorkerLostError
 from flowengine.graph import Graph
-from flowengine.runtime.events import Observer, RunFailed, RunStarted
+from flowengine.runtime.events import LeftOut, Observer, Restarted, RunFailed, RunStarted
 from flowengine.runtime.inline import InlineRun
+from flowengine.runtime.recovery import Recovery
 from flowengine.runtime.round import num_steps
+from flowengine.runtime.start import BEGINNING, Start
 
 Runtime = Literal["inline", "local"]
 
 
-def execute(graph: Graph, *, runtime: Runtime, run_dir: Path, observe: Observer) -> None:
+def execute(
+    graph: Graph,
+    *,
+    runtime: Runtime,
+    run_dir: Path,
+    observe: Observer,
+    start: Start = BEGINNING,
+    max_restarts: int = 0,
+) -> None:
     """Runs a checked graph to its end and writes its weights to run_dir/weights.
 
+    max_restarts: how often the run may go back to its last checkpoint after a worker's death.
     RunError if it ends early, after `observe` was told.
     """
     began = time.perf_counter()
@@ -26,11 +38,34 @@ def execute(graph: Graph, *, runtime: Runtime, run_dir: Path, observe: Observer)
     observe(RunStarted(graph.name, runtime, run_dir, num_steps(graph, source), names))
     try:
         if runtime == "inline":
-            InlineRun(graph, run_dir=run_dir, observe=observe).run()
+            InlineRun(graph, run_dir=run_dir, observe=observe, start=start).run()
         else:
-            from flowengine.runtime.local import LocalRun
-
-            LocalRun(graph, run_dir=run_dir, observe=observe).run()
+            _run_local(graph, run_dir, observe, start, max_restarts, began)
+    except InterruptedRunError:
+        raise
     except BaseException as error:
         observe(RunFailed(time.perf_counter() - began, f"{type(error).__name__}: {error}"))
         raise
+
+
+def _run_local(
+    graph: Graph,
+    run_dir: Path,
+    observe: Observer,
+    start: Start,
+    max_restarts: int,
+    began: float,
+) -> None:
+    from flowengine.runtime.local import LocalRun
+
+    recovery = Recovery(graph, run_dir=run_dir, start=start, max_restarts=max_restarts)
+    while True:
+        try:
+            LocalRun(graph, run_dir=run_dir, observe=observe, start=start, began=began).run()
+            return
+        except WorkerLostError as lost:
+            before, start = start, recovery.restart(lost)
+            now = time.perf_counter() - began
+            for letter in start.dead_letters[len(before.dead_letters) :]:
+                observe(LeftOut(letter.sample, now, letter.stage, letter.reason))
+            observe(Restarted(start.step, now, recovery.restarts, str(lost)))

@@ -12,19 +12,29 @@ from pathlib import Path
 import torch
 
 from flowengine.channel import Kind, Message
-from flowengine.errors import StallError
+from flowengine.errors import InterruptedRunError, StallError
 from flowengine.graph import Graph
 from flowengine.pool import Pool, Segment
 from flowengine.runtime.clockwork import Clockwork, close_stage, failing
 from flowengine.runtime.coordinator import Coordinator
-from flowengine.runtime.events import Observer, PoolStatus, RunDone, StageStatus, Status
+from flowengine.runtime.events import (
+    CheckpointDone,
+    Observer,
+    PoolStatus,
+    RunDone,
+    StageStatus,
+    Status,
+)
+from flowengine.runtime.interrupt import Interrupt, catching_signals, describe_interrupt
 from flowengine.runtime.look import channel_statuses
+from flowengine.runtime.saver import make_publisher
 from flowengine.runtime.segments import make_segments
 from flowengine.runtime.site import make_site
 from flowengine.runtime.spans import SpanLog
 from flowengine.runtime.stage import Stage
 from flowengine.runtime.stages import make_stage
 from flowengine.runtime.stall import describe_stall
+from flowengine.runtime.start import BEGINNING, Start
 from flowengine.runtime.threads import threads_per_worker
 from flowengine.runtime.topology import COORDINATOR, Topology
 
@@ -32,8 +42,12 @@ from flowengine.runtime.topology import COORDINATOR, Topology
 class InlineRun:
     """One run of a graph in this process."""
 
-    def __init__(self, graph: Graph, *, run_dir: Path, observe: Observer) -> None:
+    def __init__(
+        self, graph: Graph, *, run_dir: Path, observe: Observer, start: Start = BEGINNING
+    ) -> None:
         self._began = time.perf_counter()
+        self._run_dir = run_dir
+        self._start_s = 0.0
         self._topology = Topology(graph)
         self._segments: dict[int, Segment] = make_segments(self._topology)
         self._mail: deque[tuple[int, int, Message]] = deque()
@@ -43,6 +57,11 @@ class InlineRun:
             post=lambda worker, message: self._post(COORDINATOR, worker, message),
             observe=observe,
             clock=self.clock,
+            start=start,
+        )
+        self._start = start
+        self._publisher = make_publisher(
+            self._topology, self._coordinator, run_dir=run_dir, start=start
         )
         self._stages = [self._make_stage(w.index, run_dir) for w in self._topology.workers]
         self._opened: list[Stage] = []
@@ -53,11 +72,24 @@ class InlineRun:
         return time.perf_counter() - self._began
 
     def run(self) -> None:
-        """Runs the graph to its end; StallError if that is out of reach."""
+        """Runs the graph to its end; StallError if that is out of reach, InterruptedRunError if a
+        signal ended it early."""
+        with catching_signals() as interrupt:
+            self._run_and_close(interrupt)
+        self._publish()
+        weights = self._coordinator.weights
+        done = RunDone(self.clock(), self._start_s, self.status(), weights, interrupt.came)
+        self._observe(done)
+        if interrupt.came:
+            raise InterruptedRunError(
+                describe_interrupt(len(self._coordinator.losses), self._run_dir)
+            )
+
+    def _run_and_close(self, interrupt: Interrupt) -> None:
         threads_before = torch.get_num_threads()
         torch.set_num_threads(threads_per_worker(self._topology))
         try:
-            start_s = self._run()
+            self._run(interrupt)
         except BaseException:
             with suppress(Exception):  # What went wrong first is what is told.
                 self._close()
@@ -66,23 +98,29 @@ class InlineRun:
             torch.set_num_threads(threads_before)
         self._close()
         self._send_spans(every=True)
-        self._observe(RunDone(self.clock(), start_s, self.status(), self._coordinator.weights))
 
-    def _run(self) -> float:
+    def _run(self, interrupt: Interrupt) -> None:
         for stage in self._stages:
             self._opened.append(stage)
             with failing(stage, "failed to open"):
                 stage.open()
-        start_s = last_look = self.clock()
+        self._start_s = last_look = self.clock()
         while not self._coordinator.is_done:
             moved = [self._advance(stage) for stage in self._stages]
             if not any(moved) and not self._coordinator.is_done and not self._find_leases():
                 raise StallError(describe_stall(self.status()))
+            if interrupt.take():
+                for stage in self._stages:
+                    self._post(COORDINATOR, stage.site.worker.index, (Kind.NOTICE, "finish"))
             if self.clock() - last_look > 0.25:
                 last_look = self.clock()
+                self._publish()
                 self._observe(self.status())
             self._send_spans()
-        return start_s
+
+    def _publish(self) -> None:
+        for step, path in self._publisher.poll():
+            self._observe(CheckpointDone(step, self.clock(), path))
 
     def _send_spans(self, *, every: bool = False) -> None:
         """Tells of the spans of the stages that have many, or of all."""
@@ -139,6 +177,7 @@ class InlineRun:
                 post=lambda to, message: self._post(index, to, message),
                 clock=self.clock,
                 run_dir=run_dir,
+                start=self._start,
             )
         )
 

@@ -19,16 +19,32 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from flowengine.channel import Kind, Link, Message
-from flowengine.errors import GraphError, StageError, StallError, WorkerLostError
+from flowengine.errors import (
+    GraphError,
+    InterruptedRunError,
+    StageError,
+    StallError,
+    WorkerLostError,
+)
 from flowengine.graph import Graph
 from flowengine.nursery import open_nursery
 from flowengine.pool import Segment
 from flowengine.runtime.board import Board, Notes
 from flowengine.runtime.coordinator import Coordinator
-from flowengine.runtime.events import Observer, PoolStatus, RunDone, StageStatus, Status
+from flowengine.runtime.events import (
+    CheckpointDone,
+    Observer,
+    PoolStatus,
+    RunDone,
+    StageStatus,
+    Status,
+)
+from flowengine.runtime.interrupt import catching_signals, describe_interrupt
 from flowengine.runtime.look import channel_statuses
+from flowengine.runtime.saver import make_publisher
 from flowengine.runtime.segments import make_segments
 from flowengine.runtime.stall import describe_stall
+from flowengine.runtime.start import BEGINNING, Start
 from flowengine.runtime.threads import computes, threads_per_worker
 from flowengine.runtime.topology import Topology, WorkerSpec
 from flowengine.runtime.worker import Boot, run_worker
@@ -36,6 +52,7 @@ from flowengine.runtime.worker import Boot, run_worker
 TICK_S = 0.25
 STALL_S = 60.0
 STOP_S = 5.0
+SHOWN = 16
 
 
 class LocalRun:
@@ -47,17 +64,23 @@ class LocalRun:
         *,
         run_dir: Path,
         observe: Observer,
+        start: Start = BEGINNING,
         stall_s: float = STALL_S,
+        began: float | None = None,
         spans: bool = True,
     ) -> None:
-        self._began = time.perf_counter()
+        self._began = time.perf_counter() if began is None else began
         self._topology = Topology(graph)
         self._run_dir = run_dir
         self._observe = observe
         self._stall_s = stall_s
         self._spans = spans
         self._coordinator = Coordinator(
-            self._topology, post=self._post, observe=observe, clock=self.clock
+            self._topology, post=self._post, observe=observe, clock=self.clock, start=start
+        )
+        self._start_at = start
+        self._publisher = make_publisher(
+            self._topology, self._coordinator, run_dir=run_dir, start=start
         )
         self._segments: list[Segment] = []
         self._processes: dict[int, BaseProcess] = {}
@@ -73,16 +96,28 @@ class LocalRun:
         return time.perf_counter() - self._began
 
     def run(self) -> None:
-        """Runs the graph to its end. StageError, WorkerLostError or StallError if it fails."""
-        try:
-            self._start()
-            while not self._coordinator.is_done:
-                self._look()
-            self._stop()
-            weights = self._coordinator.weights
-            self._observe(RunDone(self.clock(), self._start_s, self.status(), weights))
-        finally:
-            self._clean_up()
+        """Runs the graph to its end. StageError, WorkerLostError, StallError or CheckpointError if
+        it fails; InterruptedRunError if a signal ended it early."""
+        with catching_signals() as interrupt:
+            try:
+                self._start()
+                while not self._coordinator.is_done:
+                    self._look()
+                    if interrupt.take():
+                        self._tell_all("finish")
+                self._stop()
+                self._publish()
+                self._observe(self._describe_end(interrupted=interrupt.came))
+            finally:
+                self._clean_up()
+        if interrupt.came:
+            raise InterruptedRunError(
+                describe_interrupt(len(self._coordinator.losses), self._run_dir)
+            )
+
+    def _describe_end(self, *, interrupted: bool) -> RunDone:
+        weights = self._coordinator.weights
+        return RunDone(self.clock(), self._start_s, self.status(), weights, interrupted)
 
     def status(self) -> Status:
         """A look at all workers."""
@@ -142,6 +177,7 @@ class LocalRun:
                 board=board,
                 control=theirs,
                 links=links[worker.index],
+                start=self._start_at,
                 spans=self._spans,
             )
             process = context.Process(target=run_worker, args=(boot,), name=worker.label)
@@ -215,7 +251,11 @@ class LocalRun:
         if worker.index in self._causes:
             self._selector.unregister(process.sentinel)
             return
-        raise WorkerLostError(self._describe_death(worker, process.exitcode))
+        raise WorkerLostError(
+            self._describe_death(worker, process.exitcode),
+            worker=worker.label,
+            samples=self._board.read(worker.index).in_hand,
+        )
 
     def _describe_death(self, worker: WorkerSpec, exit_code: int | None) -> str:
         notes = self._board.read(worker.index)
@@ -224,8 +264,8 @@ class LocalRun:
             hint = "; if nobody did, look for the out-of-memory killer in the kernel's log"
         else:
             how, hint = f"ended with exit code {exit_code}", "; its own error stands above"
-        samples = ", ".join(str(sample) for sample in notes.in_hand)
-        more = notes.num_in_hand - len(notes.in_hand)
+        samples = ", ".join(str(sample) for sample in notes.in_hand[:SHOWN])
+        more = notes.num_in_hand - SHOWN
         samples += f" and {more} more" if more > 0 else ""
         hand = f" with samples {samples} in hand" if samples else " with no sample in hand"
         stage = worker.stage
@@ -239,6 +279,7 @@ class LocalRun:
         if now - getattr(self, "_last_look", 0.0) < TICK_S:
             return
         self._last_look = now
+        self._publish()
         status = self.status()
         if any(stage.state in ("busy", "starting") for stage in status.stages):
             self._last_message = now
@@ -246,14 +287,21 @@ class LocalRun:
             raise StallError(describe_stall(status))
         self._observe(status)
 
+    def _publish(self) -> None:
+        for step, path in self._publisher.poll():
+            self._observe(CheckpointDone(step, self.clock(), path))
+
+    def _tell_all(self, subject: str) -> None:
+        for worker in self._topology.workers:
+            self._post(worker.index, (Kind.NOTICE, subject))
+
     def _post(self, worker: int, message: Message) -> None:
         self._controls[worker].send(message)
 
     # ending
 
     def _stop(self) -> None:
-        for worker in self._topology.workers:
-            self._post(worker.index, (Kind.NOTICE, "stop"))
+        self._tell_all("stop")
         while len(self._causes) < len(self._processes):
             self._look()
         deadline = time.perf_counter() + STOP_S

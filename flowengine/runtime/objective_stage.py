@@ -77,7 +77,7 @@ class ObjectiveStage(Stage):
         return self.wait("starved", "packs")
 
     def end(self) -> str:
-        return self.trainer.save()
+        return self.trainer.end(finishing=self.finishing)
 
     def _run(self, inlet: Inlet, row: Row) -> bool:
         round_ = self.rounds[self.current]

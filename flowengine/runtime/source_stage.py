@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from flowengine.api import Lengths, Packer, Source
@@ -35,9 +36,11 @@ class SourceStage(Stage):
         self._held_out = held_out[0] if held_out else self._source
         packers = [s for s in site.graph.stages if isinstance(s.what, Packer)]
         self._packer = packers[0] if packers else None
-        self._stretches: Iterator[Stretch] = stretches(site.graph, self._source)
+        every = stretches(site.graph, self._source)
+        self._stretches: Iterator[Stretch] = islice(every, site.start.round, None)
         self._plan: _Plan | None = None
         self._exhausted = False
+        self._left_out = site.start.left_out
 
     def open(self) -> None:
         self._source.open(self.context())
@@ -63,7 +66,7 @@ class SourceStage(Stage):
         return self._emit_pack(plan, plan.next - 1)
 
     def _begin_round(self) -> bool:
-        stretch = next(self._stretches, None)
+        stretch = None if self.finishing else next(self._stretches, None)
         if stretch is None:
             self._exhausted = True
             return True
@@ -89,9 +92,13 @@ class SourceStage(Stage):
     def _make_plan(self, stretch: Stretch) -> _Plan:
         source = self._held_out if stretch.held_out else self._source
         total = source.num_samples()
-        indices = range(stretch.start, stretch.stop)
-        ids = [-1 - index if stretch.held_out else index for index in indices]
-        places = [index if total is None else index % total for index in indices]
+        sign = -1 if stretch.held_out else 1
+        members = [
+            (sample, index if total is None else index % total)
+            for index in range(stretch.start, stretch.stop)
+            if (sample := sign * index - stretch.held_out) not in self._left_out
+        ]
+        ids, places = [sample for sample, _ in members], [place for _, place in members]
         if self._packer is None:
             alone: list[list[tuple[int, int, Lengths | None]]]
             alone = [[(sample, place, None)] for sample, place in zip(ids, places, strict=True)]
@@ -125,7 +132,10 @@ class SourceStage(Stage):
                     f"{self._packer}: sample {sample} has {length.tokens} tokens, a pack holds "
                     f"{packer.max_tokens}; raise max_tokens="
                 )
-        packs = packer.plan(lengths)
+        alone = [i for i, sample in enumerate(ids) if sample in self.site.start.alone]
+        others = [i for i in range(len(ids)) if i not in alone]
+        packs = packer.plan([lengths[i] for i in others]) if others else []
+        packs = [[i] for i in alone] + [[others[i] for i in pack] for pack in packs]
         if sorted(index for pack in packs for index in pack) != list(range(len(lengths))):
             raise RunError(
                 f"{self._packer}: plan() must give every index below {len(lengths)} exactly once; "
@@ -164,11 +174,11 @@ class SourceStage(Stage):
     def _emit_pack(self, plan: _Plan, index: int) -> bool:
         members = plan.packs[index]
         work = Work("read", plan.round.step, plan.round.held_out, index)
-        self.take_in_hand(tuple(sample for sample, _, _ in members), work)
         source = self._held_out if plan.round.held_out else self._source
         pack = index if plan.round.pack_sizes else -1
         values = []
         for place, (sample, at, lengths) in enumerate(members):
+            self.take_in_hand((sample,), work)
             value = source.read(at)
             if lengths is not None:
                 self._check_lengths(sample, value, lengths)

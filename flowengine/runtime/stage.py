@@ -6,6 +6,8 @@ Rules.
 - A stage never blocks: what cannot be sent yet stays in `pending`, and nothing else is begun.
 - Every round that opens on the inlets opens on the outlets before its first row, and closes there
   when all inlets have closed it and all of its rows are dealt with.
+- Told to finish, the source begins no further round, and the stages that keep something make a
+  checkpoint of where that ends.
 - When its inlets have ended and its rounds are over, a stage ends its outlets and returns the
   leases of what its operator keeps; it is done when all leases on its own spans have come back.
 """
@@ -53,7 +55,8 @@ class Stage(ABC):
         self.done = False
         self._said_end = False
         self.rounds: dict[int, Round] = {}
-        self.current = 0
+        self.current = site.start.round
+        self.finishing = False
         self.pending: Emission | None = None
         self._inlets = {inlet.channel: inlet for inlet in site.inlets}
         self._outlets = {o.channel: o for edge in site.edges for o in edge.outlets}
@@ -100,7 +103,10 @@ class Stage(ABC):
                 self.on_gradient(address, count)
         else:
             assert kind == Kind.NOTICE, f"unknown message {kind} from worker {sender}"
-            self.on_notice(fields[0], fields[1:])
+            if fields[0] == "finish":
+                self.finishing = True
+            else:
+                self.on_notice(fields[0], fields[1:])
 
     def on_gradient(self, address: int, count: int) -> None:
         """A consumer wrote the gradient into the span and returned its leases."""

@@ -35,6 +35,7 @@ from flowengine.runtime.site import make_site
 from flowengine.runtime.spans import SpanLog
 from flowengine.runtime.stage import Stage
 from flowengine.runtime.stages import make_stage
+from flowengine.runtime.start import Start
 from flowengine.runtime.topology import COORDINATOR, Topology
 
 IDLE_S = 0.5
@@ -65,12 +66,14 @@ class Boot:
     board: Segment
     control: socket.socket
     links: dict[int, socket.socket]
+    start: Start
     spans: bool = True
 
 
 def run_worker(boot: Boot) -> None:
     """The worker's main function."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     torch.set_num_threads(boot.num_threads)
     control = Link(boot.control)
@@ -112,6 +115,7 @@ class _Worker:
                 clock=self._clock,
                 run_dir=boot.run_dir,
                 on_hand=self._take_in_hand,
+                start=boot.start,
             )
         )
         self._selector = selectors.DefaultSelector()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from flowengine.observe.event_json import EVENT_NAMES
 from flowengine.observe.status_file import StatusFile
 from flowengine.runtime.events import ChannelStatus, PoolStatus, StageStatus, Status
 
@@ -35,7 +37,8 @@ def test_files(finished: Path) -> None:
     listed = {row[0].strip("`").rstrip("/") for row in table(TEXT.split("\n## ", 1)[0])}
     found = {path.name for path in finished.iterdir()}
     assert found - listed == set()
-    assert listed - found <= {"tensorboard", "trace.json", "status.json"}
+    optional = {"tensorboard", "trace.json", "status.json", "checkpoints"}
+    assert listed - found <= optional
 
 
 @pytest.mark.parametrize("name", ["spans", "packs", "occupancy", "catalogue"])
@@ -64,7 +67,10 @@ def test_metrics(finished: Path, failed: Path) -> None:
         for line in (run_dir / "metrics.jsonl").read_text().splitlines()
     ]
     found = {line.pop("event"): set(line) for line in lines}
-    assert found == described
+    assert found == {event: described[event] for event in found}
+    assert described == {
+        name: {field.name for field in fields(kind)} for kind, name in EVENT_NAMES.items()
+    }
 
 
 def test_run_and_status(finished: Path, tmp_path: Path) -> None:

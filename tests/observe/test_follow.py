@@ -15,9 +15,11 @@ from flowengine.observe.run_files import RunFiles
 from flowengine.observe.status_file import StatusFile, read_status
 from flowengine.runtime.events import (
     ChannelStatus,
+    CheckpointDone,
     Event,
     PoolStatus,
     Reported,
+    Restarted,
     RunFailed,
     RunStarted,
     StageStatus,
@@ -37,6 +39,8 @@ EVENTS: list[Event] = [
     StepDone(0, 1.0, 0.5, 8, 80, 8, 1, 0.9, None, {"eye": 0}, {"eye": 0.1}),
     StepDone(1, 2.0, float("inf"), 8, 80, 8, 1, 0.9, 2.0, {}, {}),
     Reported("score", 1, 2.0, "accuracy", {"overall": 0.5}),
+    CheckpointDone(1, 2.0, Path("runs/toy/checkpoints/step-1")),
+    Restarted(1, 2.5, 1, "a worker died"),
     RunFailed(3.0, "no"),
 ]
 
@@ -121,6 +125,18 @@ def test_a_run_that_is_over(finished: Path) -> None:
     follower = Follower(finished)
     follower.look()
     assert (follower.state, len(follower.tally.steps)) == ("done", 6)
+
+
+def test_steps_that_were_trained_again(tmp_path: Path) -> None:
+    """After a restart the steps from there on count once: as they were the last time."""
+    run_dir = tmp_path / "run"
+    begin(run_dir)
+    first, again = EVENTS[1:3], [Restarted(1, 2.5, 1, "a worker died"), EVENTS[2]]
+    append(run_dir, "".join(f"{event_json(event)}\n" for event in [*first, *again]))
+    assert [step["step"] for step in RunFiles(run_dir).steps] == [0, 1]
+    follower = Follower(run_dir)
+    follower.look()
+    assert len(follower.tally.steps) == 2
 
 
 def test_not_a_run(tmp_path: Path) -> None:
