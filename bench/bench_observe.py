@@ -7,9 +7,9 @@ Method. The digit cards, as in graphs/digit_cards.py without its evaluation, on 
 Pairs of runs, one "off" (no spans, no observer at all) and one "on" (all of the above, the view
 drawn by rich for a terminal that is a file, the endpoint read once a second), each in a process of
 its own, in turns: off on, on off, ... A run's figure is its time per step after the first WARM; a
-pair's is on / off; the result is the median over pairs. Pages, packs and seeds of a pair are equal,
-so the mathematics is. The report that is drawn when the run is over is not in the steps; what it
-takes is printed.
+pair's is on / off; the result is the median over pairs. The processor time of supervisor and
+workers is taken as well. Pages, packs and seeds of a pair are equal, so the mathematics is. The
+report that is drawn when the run is over is not in the steps; what it takes is printed.
 
 Bar (--check): on / off < 1.02.
 
@@ -55,6 +55,7 @@ def run_graph(variant: str, *, steps: int, seed: int) -> dict[str, float]:
     graph.stages = [stage for stage in graph.stages if stage.signature.outputs]
     check(graph)
     ends: list[float] = []
+    cpu_s: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder)
         with ExitStack() as stack:
@@ -65,6 +66,8 @@ def run_graph(variant: str, *, steps: int, seed: int) -> dict[str, float]:
             def observe(event: Event) -> None:
                 if isinstance(event, StepDone):
                     ends.append(event.wall_s)
+                    if event.step in (WARM - 1, steps - 1):
+                        cpu_s.append(group_cpu_s())
                 for observer in observers:
                     observer(event)
 
@@ -75,7 +78,24 @@ def run_graph(variant: str, *, steps: int, seed: int) -> dict[str, float]:
         if variant == "on":
             write_page(run_dir)
         report_s = time.perf_counter() - began
-    return {"step_s": (ends[-1] - ends[WARM - 1]) / (steps - WARM), "report_s": report_s}
+    return {
+        "step_s": (ends[-1] - ends[WARM - 1]) / (steps - WARM),
+        "cpu_s": (cpu_s[1] - cpu_s[0]) / (steps - WARM),
+        "report_s": report_s,
+    }
+
+
+def group_cpu_s() -> float:
+    """Processor seconds so far of all processes of this process group: supervisor and workers."""
+    ticks = 0
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[2]) == os.getpgrp():
+            ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager
@@ -129,7 +149,7 @@ def measure(variant: str, *, steps: int, seed: int) -> dict[str, float]:
     """One variant in a fresh process."""
     command = [sys.executable, __file__, "--variant", variant]
     command += ["--steps", str(steps), "--seed", str(seed)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, start_new_session=True)
     if done.returncode:
         raise click.ClickException(f"variant {variant} failed:\n{done.stderr[-2000:]}")
     click.echo(done.stderr, nl=False, err=True)
@@ -140,7 +160,10 @@ def measure(variant: str, *, steps: int, seed: int) -> dict[str, float]:
 def summarise(pairs: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
     """Medians over the pairs, and every pair's ratio."""
     ratios = [pair["on"]["step_s"] / pair["off"]["step_s"] for pair in pairs]
+    cpu = [pair["on"]["cpu_s"] / pair["off"]["cpu_s"] for pair in pairs]
     return {
+        "cpu on/off": median(cpu),
+        "cpu_ratios": cpu,
         "off_step_ms": 1e3 * median(pair["off"]["step_s"] for pair in pairs),
         "on_step_ms": 1e3 * median(pair["on"]["step_s"] for pair in pairs),
         "on/off": median(ratios),
@@ -184,6 +207,8 @@ def main(
     ratios = ", ".join(f"{ratio:.3f}" for ratio in summary["ratios"])
     click.echo(f"off {summary['off_step_ms']:.1f} ms a step, on {summary['on_step_ms']:.1f} ms")
     click.echo(f"pairs, on / off: {ratios}")
+    cpu = ", ".join(f"{ratio:.3f}" for ratio in summary["cpu_ratios"])
+    click.echo(f"processor time, on / off: {summary['cpu on/off']:.3f} ({cpu})")
     click.echo(f"the report takes {summary['report_s']:.1f} s after the last step")
     missed = summary["on/off"] >= BAR
     click.echo(f"{'MISS' if missed else 'ok  '} on / off: {summary['on/off']:.3f} (bar {BAR})")
