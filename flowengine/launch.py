@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from flowengine.graph import Graph, check
+from flowengine.observe.page import write_page
 from flowengine.observe.record import Recorder
 from flowengine.runtime import Runtime, execute
 from flowengine.runtime.events import Event, Observer
@@ -44,22 +45,25 @@ def run(
     check(graph)
     start = start_behind(graph, resume) if resume is not None else BEGINNING
     run_dir = make_run_dir(graph, run_dir)
-    with Recorder(graph, run_dir=run_dir, command=sys.argv) as recorder:
-        listeners: list[Observer] = [recorder, *observers]
+    try:
+        with Recorder(graph, run_dir=run_dir, command=sys.argv) as recorder:
+            listeners: list[Observer] = [recorder, *observers]
 
-        def observe(event: Event) -> None:
-            for listener in listeners:
-                listener(event)
+            def observe(event: Event) -> None:
+                for listener in listeners:
+                    listener(event)
 
-        execute(
-            graph,
-            runtime=runtime,
-            run_dir=run_dir,
-            observe=observe,
-            start=start,
-            max_restarts=max_restarts,
-            stall_s=stall_s,
-        )
+            execute(
+                graph,
+                runtime=runtime,
+                run_dir=run_dir,
+                observe=observe,
+                start=start,
+                max_restarts=max_restarts,
+                stall_s=stall_s,
+            )
+    finally:
+        write_page(run_dir)
     assert recorder.report is not None
     return recorder.report
 

@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+pytest_plugins = ["fakes_runs"]
+
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> None:

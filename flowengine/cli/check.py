@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 @click.command()
 @takes_graph
-def check(target: str, settings: tuple[str, ...]) -> None:
+@click.option("--json", "as_json", is_flag=True, help="The graph as a JSON object.")
+def check(target: str, settings: tuple[str, ...], as_json: bool) -> None:
     """Check the graph in GRAPH.py without running it.
 
     Prints every problem found, with the line of the graph file and what to do.
@@ -24,7 +25,13 @@ def check(target: str, settings: tuple[str, ...]) -> None:
 
     with user_code(target.partition(":")[0]):
         check_graph(graph)
-    click.echo(describe(graph))
+    if as_json:
+        from flowengine.observe.event_json import dump_json
+        from flowengine.observe.report import describe_graph
+
+        click.echo(dump_json(describe_graph(graph), indent=2))
+    else:
+        click.echo(describe(graph))
 
 
 def describe(graph: Graph) -> str:

@@ -6,29 +6,62 @@ from pathlib import Path
 
 import click
 
-from flowengine.cli.target import load, takes_graph
+from flowengine.cli.target import RUN, load
 
 
 @click.command()
-@takes_graph
+@click.argument("target", metavar="[GRAPH.py[:NAME]]", required=False)
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--run", "run_dir", type=RUN, help="Draw a run: stages by their busy time.")
 @click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
     help="A file named *.svg, *.png or *.mmd.  [default: Mermaid text on stdout]",
 )
-def draw(target: str, settings: tuple[str, ...], output: Path | None) -> None:
-    """Draw the graph in GRAPH.py, also one that check refuses."""
+def draw(
+    target: str | None, settings: tuple[str, ...], run_dir: Path | None, output: Path | None
+) -> None:
+    """Draw the graph in GRAPH.py, also one that check refuses; or, with --run, the graph of a run,
+    coloured by busy time and with the bottleneck marked."""
     if output is not None and output.suffix not in (".svg", ".png", ".mmd"):
         raise click.BadParameter(f"{output}: expected *.svg, *.png or *.mmd", param_hint="--output")
+    if (target is None) == (run_dir is None):
+        raise click.UsageError("name either GRAPH.py or --run RUN")
+    if run_dir is not None:
+        _draw_run(run_dir, output)
+        return
+    assert target is not None
     graph = load(target, settings)
     from flowengine.graph import draw_mermaid
 
-    if output is None:
-        click.echo(draw_mermaid(graph), nl=False)
-    elif output.suffix == ".mmd":
-        output.write_text(draw_mermaid(graph), encoding="utf-8")
-    else:
-        from flowengine.observe import draw_picture, sketch_graph
+    if output is None or output.suffix == ".mmd":
+        _write(draw_mermaid(graph), output)
+        return
+    from flowengine.observe import draw_picture, sketch_graph
 
-        draw_picture(sketch_graph(graph), output)
+    draw_picture(sketch_graph(graph), output)
+
+
+def _draw_run(run_dir: Path, output: Path | None) -> None:
+    from flowengine.observe import draw_picture
+    from flowengine.observe.bottleneck import describe_verdict
+    from flowengine.observe.picture import Heat
+    from flowengine.observe.run_files import RunFiles
+    from flowengine.observe.sketch_mermaid import draw_heated_mermaid
+
+    files = RunFiles(run_dir)
+    shares, verdict = describe_verdict(files)
+    heated = Heat({name: each.share("busy") for name, each in shares.items()}, verdict.stage)
+    if output is None or output.suffix == ".mmd":
+        _write(draw_heated_mermaid(files.sketch, heated), output)
+    else:
+        draw_picture(files.sketch, output, heated=heated)
+
+
+def _write(text: str, output: Path | None) -> None:
+    """To the file, or to stdout."""
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        output.write_text(text, encoding="utf-8")

@@ -13,8 +13,10 @@ from flowengine.cli.explain import explain
 from flowengine.cli.inspect import inspect
 from flowengine.cli.lineage import lineage
 from flowengine.cli.pack import pack
+from flowengine.cli.reading import compare, report, trace
 from flowengine.cli.run import run
 from flowengine.cli.version import version
+from flowengine.cli.watch import top
 from flowengine.errors import FlowError, GraphError
 
 _EXITS = "\n".join(["\b", "Exit codes:", *(f"  {code:<4} {MEANINGS[code]}" for code in MEANINGS)])
@@ -49,5 +51,18 @@ def main() -> None:
     """
 
 
-for command in (run, check, draw, explain, inspect, lineage, pack, version):
+for command in (
+    run,
+    check,
+    draw,
+    compare,
+    explain,
+    inspect,
+    lineage,
+    pack,
+    report,
+    top,
+    trace,
+    version,
+):
     main.add_command(command)

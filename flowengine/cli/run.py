@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -17,6 +17,19 @@ from flowengine.nursery import open_nursery
 
 if TYPE_CHECKING:
     from flowengine.runtime.events import Observer
+
+Address = tuple[str, int]
+LOOPBACK = "127.0.0.1"
+
+
+def _address(_: click.Context, option: click.Parameter, text: str | None) -> Address | None:
+    """The host, loopback where none is named, and the port of [HOST:]PORT."""
+    if text is None:
+        return None
+    host, _colon, port = text.rpartition(":")
+    if not port.isdigit() or int(port) > 65535:
+        raise click.BadParameter(f"{text!r}: expected PORT or HOST:PORT", param=option)
+    return host.strip("[]") or LOOPBACK, int(port)
 
 
 NEWEST = "newest"
@@ -61,6 +74,15 @@ NEWEST = "newest"
 )
 @click.option("--json", "as_json", is_flag=True, help="Events as JSON lines, the report last.")
 @click.option("--quiet", is_flag=True, help="No progress and no summary.")
+@click.option(
+    "--prometheus",
+    metavar="[HOST:]PORT",
+    callback=_address,
+    help="Serve metrics over HTTP; on loopback unless HOST says otherwise.",
+)
+@click.option(
+    "--tensorboard", is_flag=True, help="Write TensorBoard events into the run directory."
+)
 def run(
     target: str,
     settings: tuple[str, ...],
@@ -71,6 +93,8 @@ def run(
     stall_s: float,
     as_json: bool,
     quiet: bool,
+    prometheus: Address | None,
+    tensorboard: bool,
 ) -> None:
     """Train the graph that build() in GRAPH.py returns.
 
@@ -91,7 +115,10 @@ def run(
         run_dir = launch.make_run_dir(graph, run_dir)
     except OSError as error:
         raise click.BadParameter(str(error), param_hint="--run-dir") from None
-    with _shown(run_dir, as_json=as_json, quiet=quiet) as observers:
+    with (
+        _exported(run_dir, prometheus=prometheus, tensorboard=tensorboard) as exporters,
+        _shown(run_dir, as_json=as_json, quiet=quiet) as observers,
+    ):
         launch.run(
             graph,
             runtime=runtime,
@@ -99,8 +126,30 @@ def run(
             resume=behind,
             max_restarts=max_restarts,
             stall_s=stall_s,
-            observers=observers,
+            observers=[*observers, *exporters],
         )
+
+
+@contextmanager
+def _exported(
+    run_dir: Path, *, prometheus: Address | None, tensorboard: bool
+) -> Iterator[list[Observer]]:
+    """The observers that tell other programs of the run; closed afterwards."""
+    with ExitStack() as closing:
+        found: list[Observer] = []
+        if prometheus is not None:
+            from flowengine.observe.prometheus import Prometheus
+
+            endpoint = Prometheus(host=prometheus[0], port=prometheus[1])
+            closing.callback(endpoint.close)
+            found.append(endpoint)
+        if tensorboard:
+            from flowengine.observe.tensorboard import TensorBoard
+
+            writer = TensorBoard(run_dir / "tensorboard")
+            closing.callback(writer.close)
+            found.append(writer)
+        yield found
 
 
 def _checkpoint(resume: str, name: str) -> Path:
@@ -115,7 +164,7 @@ def _checkpoint(resume: str, name: str) -> Path:
 @contextmanager
 def _shown(run_dir: Path, *, as_json: bool, quiet: bool) -> Iterator[list[Observer]]:
     """The observers that show the run on stdout; afterwards its report or summary."""
-    from flowengine.observe import JsonLines, Progress
+    from flowengine.observe import Aside, JsonLines, Progress
 
     try:
         if quiet:
@@ -129,7 +178,7 @@ def _shown(run_dir: Path, *, as_json: bool, quiet: bool) -> Iterator[list[Observ
                 if report.exists():
                     lines.finish(json.loads(report.read_text(encoding="utf-8")))
         else:
-            with Progress() as progress:
+            with Aside(Progress()) as progress:
                 yield [progress]
     finally:
         _forget_closed_stdout()

@@ -19,6 +19,14 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+RUN = click.Path(path_type=Path, file_okay=False, exists=True)
+"""The type of an argument that names a run directory."""
+
+
+def takes_run(command: F) -> F:
+    """Adds the argument RUN, as `run_dir`, to a command."""
+    return click.argument("run_dir", type=RUN, metavar="RUN")(command)
+
 
 def takes_graph(command: F) -> F:
     """Adds the arguments TARGET and [KEY=VALUE]... to a command."""

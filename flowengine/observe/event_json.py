@@ -33,7 +33,7 @@ from flowengine.runtime.events import (
     StepDone,
 )
 
-_NAMES = {
+EVENT_NAMES: dict[type[Any], str] = {
     RunStarted: "run_started",
     StepDone: "step",
     Reported: "report",
@@ -42,15 +42,32 @@ _NAMES = {
     LeftOut: "left_out",
     RunFailed: "run_failed",
 }
+"""The events that are kept, by their names in JSON."""
 
 
 def event_json(event: Event) -> str | None:
     """The event as one line of JSON without its newline; None for events that are not kept."""
-    name = _NAMES.get(type(event))
+    name = EVENT_NAMES.get(type(event))
     if name is None:
         return None
     values = {field.name: getattr(event, field.name) for field in fields(event)}
     return dump_json({"event": name, **values})
+
+
+def parse_event(record: Mapping[str, Any]) -> Event | None:
+    """The event of such a line, read back; None for what is no event of these kinds. Numbers that
+    were not finite are so again where they are fields of their own."""
+    kind = next((kind for kind, name in EVENT_NAMES.items() if name == record.get("event")), None)
+    if kind is None:
+        return None
+    lost = record.get("non_finite", {})
+    values = {f.name: record[f.name] for f in fields(kind) if f.name in record}
+    values |= {name: float(text) for name, text in lost.items() if name in values}
+    values |= {name: Path(values[name]) for name in ("run_dir", "path") if name in values}
+    if kind is RunStarted:
+        values["stages"] = tuple(values["stages"])
+    event: Event = kind(**values)
+    return event
 
 
 def dump_json(record: Mapping[str, Any], *, indent: int | None = None) -> str:

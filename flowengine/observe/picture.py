@@ -113,7 +113,7 @@ def _draw_stage(axes: Axes, stage: SketchStage, at: Point, *, heated: Heat | Non
             linewidth=2.4 if marked else 1.0,
         )
     )
-    _write(axes, at, lines)
+    _write(axes, at, lines, faint=DIM if heated is None else INK)
     if marked:
         _label(axes, (x, y + HEIGHT / 2 + 0.13), "bottleneck", LIGHT["alarm"])
 
@@ -131,19 +131,19 @@ def _draw_cylinder(axes: Axes, at: Point, *, fill: str) -> None:
     axes.add_patch(Ellipse((x, y + HEIGHT / 2), width, cap, facecolor=fill, edgecolor=LINE))
 
 
-def _write(axes: Axes, at: Point, lines: list[str]) -> None:
+def _write(axes: Axes, at: Point, lines: list[str], *, faint: str = DIM) -> None:
     x, y = at
     for index, line in enumerate(lines):
         size = 9.0 if index == 0 else 7.5
         axes.text(
             x,
-            y + ((len(lines) - 1) / 2 - index) * 0.19,
+            y + ((len(lines) - 1) / 2 - index) * min(0.19, 0.66 / len(lines)),
             line,
             ha="center",
             va="center",
             fontsize=min(size, 1.62 * 72 * WIDTH / max(1, len(line))),
             fontweight="bold" if index == 0 else "normal",
-            color=INK if index == 0 else DIM,
+            color=INK if index == 0 else faint,
         )
 
 

@@ -16,7 +16,7 @@ from flowengine.observe.tally import Tally
 from flowengine.observe.view import draw_view, result_line, step_line, summary_lines
 from flowengine.runtime.events import Event, Reported, RunStarted, StepDone
 
-REFRESH_S = 0.2
+REFRESH_S = 0.5
 """Between two drawings of the table; drawing takes a few milliseconds."""
 
 LINE_S = 10.0

@@ -101,6 +101,15 @@ def describe_config(graph: Graph, *, command: Sequence[str]) -> dict[str, Any]:
     """What was asked for, and where it runs."""
     return {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        **describe_graph(graph),
+        "command": list(command),
+        "environment": describe_environment(),
+    }
+
+
+def describe_graph(graph: Graph) -> dict[str, Any]:
+    """The graph's settings and stages."""
+    return {
         "graph": graph.name,
         "file": str(graph.file) if graph.file else None,
         "step_samples": graph.step.samples,
@@ -109,7 +118,6 @@ def describe_config(graph: Graph, *, command: Sequence[str]) -> dict[str, Any]:
         "clip_norm": graph.clip_norm,
         "seed": graph.seed,
         "dtype": graph.dtype,
-        "command": list(command),
         "pool_capacity_bytes": graph.joins[0].capacity if graph.joins else None,
         "feedback": [
             {"operator": repr(f.what), "from": str(f.source), "to": f.to} for f in graph.feedbacks
@@ -132,7 +140,6 @@ def describe_config(graph: Graph, *, command: Sequence[str]) -> dict[str, Any]:
             }
             for stage in graph.stages
         },
-        "environment": describe_environment(),
     }
 
 

@@ -21,10 +21,15 @@ SMOOTHING = 0.9
 """Weight of the past in the smoothed loss: a mean over about the last ten steps."""
 
 
+WARM_STEPS = 2
+"""After so many, nothing is compiled or started any more."""
+
+
 class Tally:
     """Feed it every event with `add`; read its fields at any time.
 
-    loss: smoothed, corrected for its start. results: the last report by stage and name.
+    loss: smoothed, corrected for its start. results: the last report by stage and name. warm: a
+    look after the first steps, and the samples trained by then: what came later is steady.
     """
 
     def __init__(self) -> None:
@@ -41,6 +46,7 @@ class Tally:
         self.wall_s = 0.0
         self.samples = 0
         self.tokens = 0
+        self.warm: tuple[Status, int] | None = None
         self._weighted_loss = 0.0
         self._weight = 0.0
 
@@ -56,6 +62,8 @@ class Tally:
                 self.results.setdefault(event.stage, {})[event.name] = event.value
             case Status():
                 self.status = event
+                if self.warm is None and len(self.steps) >= WARM_STEPS:
+                    self.warm = (event, self.samples)
             case Restarted():
                 self._go_back(event)
             case LeftOut():
@@ -75,6 +83,7 @@ class Tally:
         self.reports = [report for report in self.reports if report.step < event.step]
         self.steps, self.samples, self.tokens = [], 0, 0
         self._weighted_loss = self._weight = 0.0
+        self.warm = None
         for step in steps:
             self._add_step(step)
 

@@ -6,15 +6,17 @@ Functions of a Tally; nothing here writes anything.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from flowengine.graph.size import format_bytes
+from flowengine.observe.channel_view import channel_table
 from flowengine.observe.tally import Tally
 from flowengine.runtime.events import StageStatus, State, Status, StepDone
 
@@ -26,14 +28,37 @@ _COLOURS: dict[State, str] = {
     "done": "dim",
 }
 _BAR = 16
+_TIMES = ("busy_s", "blocked_s", "starved_s")
+WIDE = 140
+"""Columns from which on the channels stand beside the stages."""
 
 
 def draw_view(tally: Tally) -> RenderableType:
     """The live view: where the run is, how fast, what every stage does, how full the pool is."""
     parts: list[RenderableType] = [_header(tally), _speed_line(tally)]
     if tally.status is not None:
-        parts += [Text(), _stage_table(tally.status), Text(), _pool_line(tally.status)]
+        parts += [Text(), _Body(tally, tally.status), Text(), _pool_line(tally.status)]
     return Group(*parts)
+
+
+class _Body:
+    """Stages and channels: side by side where there is room, else one above the other."""
+
+    def __init__(self, tally: Tally, status: Status) -> None:
+        self._tally, self._status = tally, status
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        stages = _stage_table(self._tally, self._status, wide=options.max_width >= WIDE)
+        if options.max_width < WIDE:
+            yield stages
+            yield Text()
+            yield channel_table(self._status, shown=4)
+            return
+        both = Table.grid(padding=(0, 4, 0, 0), expand=True)
+        both.add_column(ratio=3)
+        both.add_column(ratio=2)
+        both.add_row(stages, channel_table(self._status, shown=max(4, len(self._status.stages))))
+        yield both
 
 
 def step_line(tally: Tally) -> str:
@@ -127,16 +152,43 @@ def _speed_line(tally: Tally) -> Text:
     return text
 
 
-def _stage_table(status: Status) -> Table:
+def _stage_table(tally: Tally, status: Status, *, wide: bool) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0), expand=True, header_style="dim")
     table.add_column("stage", no_wrap=True, max_width=22, overflow="ellipsis")
     table.add_column("now", no_wrap=True)
     for heading in ("busy", "blocked", "starved"):
         table.add_column(heading, justify="right", no_wrap=True)
+    if wide:
+        table.add_column("could do", justify="right", no_wrap=True)
     table.add_column("waits for", ratio=1, no_wrap=True, overflow="ellipsis")
-    for name, replicas in _by_stage(status).items():
-        table.add_row(*_stage_row(name, replicas))
+    for name, replicas in _by_stage(_steady(tally, status)).items():
+        row = _stage_row(name, replicas)
+        if wide:
+            row.insert(-1, Text(_could_do(tally, replicas), style="dim"))
+        table.add_row(*row)
     return table
+
+
+def _steady(tally: Tally, status: Status) -> Status:
+    """The status with the times since the first steps were done, if they are."""
+    if tally.warm is None or tally.warm[0] is status:
+        return status
+    before = {(s.stage, s.replica): s for s in tally.warm[0].stages}
+    stages = []
+    for stage in status.stages:
+        then = before.get((stage.stage, stage.replica), stage)
+        times = {n: getattr(stage, n) - getattr(then, n) for n in _TIMES}
+        stages.append(replace(stage, **times) if then is not stage else stage)
+    return replace(status, stages=tuple(stages))
+
+
+def _could_do(tally: Tally, replicas: list[StageStatus]) -> str:
+    """Samples per second if the stage never waited, at the pace of its work so far."""
+    busy_s = sum(replica.busy_s for replica in replicas)
+    samples = tally.samples - (tally.warm[1] if tally.warm else 0)
+    if tally.warm is None or busy_s < 0.01 * tally.wall_s or not samples:
+        return "-"
+    return f"{_rate(samples * len(replicas) / busy_s)}/s"
 
 
 def _by_stage(status: Status) -> dict[str, list[StageStatus]]:

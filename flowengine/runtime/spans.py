@@ -4,9 +4,9 @@ Rules.
 - Spans of one worker do not overlap, and are in the order of time.
 - What is of one kind with less than JOIN_S in between is one span, and waits shorter than that are
   left out: many small pieces of work cost no more than few large ones.
-- Of the first ALL_STEPS steps every span is kept, up to ten times as many steps those of every
-  tenth step, up to a hundred times those of every hundredth, and so on. All stages keep the same
-  steps, so a pack that is kept is kept from end to end, and a long run stays small on disk.
+- Of the first ALL_STEPS steps every span is kept; up to ten times as many steps, those of every
+  tenth block of BLOCK steps; up to a hundred times, of every hundredth, and so on. All stages keep
+  the same steps, so a pack that is kept is kept from end to end, and a long run is small on disk.
 - Whoever gathers must take the columns away when `is_due`: no more than ROWS spans are held.
 """
 
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 JOIN_S = 0.001
 ALL_STEPS = 1000
+BLOCK = 50
 ROWS = 256
 FLUSH_S = 0.5
 
@@ -77,4 +78,4 @@ def is_kept(step: int) -> bool:
     stride, steps = 1, ALL_STEPS
     while step >= steps:
         stride, steps = stride * 10, steps * 10
-    return step % stride == 0
+    return step // BLOCK % stride == 0

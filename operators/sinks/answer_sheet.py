@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Sequence
 from dataclasses import field
 from pathlib import Path
@@ -21,7 +19,6 @@ class AnswerSheet(Operator):
     source: where the answers' samples come from; a sample is read again to show its picture. Its
         notes must hold its "index", its media an "image": uint8 [H, W, 3].
     words: the word of every token id. hidden: the ids that no question shows, such as placeholders.
-    Without matplotlib (`pip install flowengine[pictures]`) it says so and draws nothing.
     """
 
     source: Source[Sample]
@@ -42,12 +39,8 @@ class AnswerSheet(Operator):
     def flush(self) -> None:
         shown = sorted(self._answers, key=lambda answer: int(answer.note["index"]))
         self._answers.clear()
-        if not shown:
-            return
-        if importlib.util.find_spec("matplotlib") is None:
-            print("answer sheet: no picture, matplotlib is not installed", file=sys.stderr)
-            return
-        self._draw(shown[: self.columns * self.rows], path=self._path)
+        if shown:
+            self._draw(shown[: self.columns * self.rows], path=self._path)
 
     def _draw(self, answers: Sequence[Answer], *, path: Path) -> None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg

@@ -54,6 +54,7 @@ def graph_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A graph file without mistakes, in the working directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(launch, "write_page", lambda run_dir: run_dir)
     path = tmp_path / "graph.py"
     path.write_text(FILE)
     return path
@@ -154,6 +155,13 @@ def test_errors_of_the_file_itself(graph_file: Path, text: str, expected: list[s
     assert "json/" not in result.stderr
 
 
+def test_check_json(graph_file: Path) -> None:
+    """With --json a graph is an object, with its stages."""
+    described = json.loads(flowengine("check", graph_file.name, "--json").stdout)
+    assert (described["graph"], described["pool_capacity_bytes"]) == ("docqa", 64 * 2**20)
+    assert described["stages"]["vision_encoder"]["kind"] == "encoder"
+
+
 def test_draw_mermaid(graph_file: Path) -> None:
     """Without -o the graph is Mermaid text on stdout, with it a file by its suffix."""
     printed = flowengine("draw", graph_file.name)
@@ -228,6 +236,9 @@ def test_run_that_fails(
         (["run", "graph.py", "--runtime", "cloud"], "'cloud' is not one of 'local', 'inline'"),
         (["run", "graph.py", "--run-dir", "full"], "full: exists and is not empty; name a new run"),
         (["draw", "graph.py", "-o", "graph.gif"], "expected *.svg, *.png or *.mmd"),
+        (["draw"], "name either GRAPH.py or --run RUN"),
+        (["top", "nowhere"], "'nowhere' does not exist"),
+        (["run", "graph.py", "--prometheus", "here"], "'here': expected PORT or HOST:PORT"),
         (["dance"], "No such command 'dance'"),
     ],
 )

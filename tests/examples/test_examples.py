@@ -24,4 +24,4 @@ def test_example_runs(example: Path, tmp_path: Path) -> None:
 
 def test_there_are_examples() -> None:
     """The folder is found, so that the test above tests something."""
-    assert {"functions", "own_encoder", "packing"} <= {path.stem for path in EXAMPLES}
+    assert {"functions", "own_encoder", "packing", "unbalanced"} <= {path.stem for path in EXAMPLES}

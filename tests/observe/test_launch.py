@@ -43,6 +43,7 @@ def fail(graph: Graph, *, runtime: str, run_dir: Path, observe: Observer, **_: o
 def graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Graph:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(launch, "execute", train)
+    monkeypatch.setattr(launch, "write_page", lambda run_dir: run_dir)
     graph = Graph("toy", step=Step(samples=1), steps=1)
     graph.add(keep, graph.add(Pages()))
     return graph

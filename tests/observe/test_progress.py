@@ -12,6 +12,7 @@ from flowengine.observe import Progress
 from flowengine.observe.progress import Screen
 from flowengine.observe.view import format_duration, format_value
 from flowengine.runtime.events import (
+    ChannelStatus,
     Event,
     PoolStatus,
     Reported,
@@ -30,7 +31,9 @@ def status(wall_s: float) -> Status:
     stages = [StageStatus("pages", 0, "blocked", "room in 'eye'", 1.0, 8.0, 1.0)]
     stages += [StageStatus("eye", r, state, on, 9.0, 0.0, 1.0) for r, state, on in replicas]
     stages += [StageStatus("a_stage_with_quite_a_long_name", 0, "starting", "x" * 99, 0, 0, 0)]
-    return Status(wall_s, tuple(stages), PoolStatus(64 * 2**20, 96 * 2**20, 128 * 2**20))
+    channels = (ChannelStatus("pages", "eye[1]", "sample", 48, 64, 100, 2**20),)
+    pool = PoolStatus(64 * 2**20, 96 * 2**20, 128 * 2**20)
+    return Status(wall_s, tuple(stages), pool, channels)
 
 
 def run(steps: int, *, total: int | None, step_s: float = 1.0) -> Iterator[Event]:
@@ -96,7 +99,7 @@ def test_summary_of_a_failed_run() -> None:
     assert text.splitlines()[-1] == "run directory: runs/docqa-1"
 
 
-@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("width", [80, 120, 160])
 def test_table_on_a_terminal(width: int) -> None:
     """On a terminal a table shows steps, loss, every stage and the pool, within the width."""
     text = shown(run(10, total=20), terminal=True, width=width)
@@ -109,6 +112,8 @@ def test_table_on_a_terminal(width: int) -> None:
         "busy 1/2",
         "room in 'eye'",
         "64 MiB of 128 MiB, at most 96 MiB so far",
+        "pages > eye[1]",
+        "48/64",
     ):
         assert expected in text
     frame = text.split("\x1b[")[-40:]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 
@@ -63,7 +62,6 @@ def test_accuracy_counts_by_kind(opened: tuple[Callable[[], Context], Reports]) 
 @pytest.mark.slow
 def test_answer_sheet_draws_a_picture(opened: tuple[Callable[[], Context], Reports]) -> None:
     """The first pages' picture lies in the run's folder after a flush with answers."""
-    pytest.importorskip("matplotlib")
     context, _ = opened
     source = DigitCards(split="held-out", questions=1)
     sheet = AnswerSheet(source=source, words=WORDS, columns=2, rows=2)
@@ -75,19 +73,3 @@ def test_answer_sheet_draws_a_picture(opened: tuple[Callable[[], Context], Repor
         sheet.process(answer([1], [2], kind="digit", index=index))
     sheet.flush()
     assert path.read_bytes().startswith(b"\x89PNG")
-
-
-def test_answer_sheet_without_matplotlib(
-    opened: tuple[Callable[[], Context], Reports],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Without matplotlib there is a line instead of a picture, and no error."""
-    context, _ = opened
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    sheet = AnswerSheet(source=DigitCards(), words=WORDS)
-    sheet.open(context())
-    sheet.process(answer([1], [2], index=0))
-    sheet.flush()
-    assert "matplotlib is not installed" in capsys.readouterr().err
-    assert not list(context().run_dir.iterdir())

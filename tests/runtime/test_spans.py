@@ -38,7 +38,9 @@ def test_short_waits_are_left_out() -> None:
     assert log.take(2.0)["state"] == ["busy", "starved"]
 
 
-@pytest.mark.parametrize(("step", "kept"), [(0, 1), (999, 1), (1001, 0), (1010, 1), (20_100, 1)])
+@pytest.mark.parametrize(
+    ("step", "kept"), [(0, 1), (999, 1), (1049, 1), (1050, 0), (1500, 1), (10_500, 0), (15_049, 1)]
+)
 def test_which_steps_are_kept(step: int, kept: int) -> None:
     """All early steps are kept, later ones ever more seldom."""
     assert is_kept(step) == bool(kept)

@@ -1,0 +1,84 @@
+"""flowengine report, compare and trace: what a run that is over has left."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from flowengine.cli.target import RUN, takes_run
+
+
+@click.command()
+@takes_run
+@click.option("--json", "as_json", is_flag=True, help="The report as a JSON object; draws nothing.")
+def report(run_dir: Path, as_json: bool) -> None:
+    """Draw report.html of the run in directory RUN again, and say where it is."""
+    from flowengine.observe.bottleneck import describe_verdict
+    from flowengine.observe.page import write_page
+    from flowengine.observe.run_files import RunFiles
+
+    files = RunFiles(run_dir)
+    if as_json:
+        click.echo(json.dumps(files.report, indent=2))
+        return
+    _, verdict = describe_verdict(files)
+    click.echo(f"{files.report['status']}: {files.report['steps']} steps")
+    click.echo(f"{verdict.text} {verdict.advice}".rstrip())
+    click.echo(str(write_page(run_dir)))
+
+
+@click.command()
+@click.argument("one", type=RUN, metavar="RUN")
+@click.argument("other", type=RUN, metavar="RUN")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write a page, *.html, instead of a table.",
+)
+@click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
+def compare(one: Path, other: Path, output: Path | None, as_json: bool) -> None:
+    """Put two runs side by side: speed, loss, results, where the time went, and what differs in
+    what they were asked for."""
+    from rich.table import Table
+
+    from flowengine.observe.compare import compare_runs, comparison_lines, make_comparison_page
+    from flowengine.observe.progress import Screen
+    from flowengine.observe.run_files import RunFiles
+
+    runs = RunFiles(one), RunFiles(other)
+    if output is not None:
+        output.write_text(make_comparison_page(*runs), encoding="utf-8")
+        click.echo(str(output))
+        return
+    compared = compare_runs(*runs)
+    if as_json:
+        click.echo(json.dumps(compared, indent=2))
+        return
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("", overflow="fold")
+    for name in (one.name, other.name, "second / first"):
+        table.add_column(name, justify="right", overflow="fold")
+    for row in comparison_lines(compared):
+        table.add_row(*row)
+    Screen(highlight=False).print(table)
+
+
+@click.command()
+@takes_run
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The file to write.  [default: trace.json in RUN]",
+)
+def trace(run_dir: Path, output: Path | None) -> None:
+    """Write what the run in directory RUN did when, for https://ui.perfetto.dev."""
+    from flowengine.observe.run_files import RunFiles
+    from flowengine.observe.trace import make_trace
+
+    path = output or run_dir / "trace.json"
+    path.write_text(json.dumps(make_trace(RunFiles(run_dir))), encoding="utf-8")
+    click.echo(str(path))
