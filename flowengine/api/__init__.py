@@ -3,7 +3,7 @@
 from flowengine.api.context import Context
 from flowengine.api.operator import GradientReturn, Operator, Packer, Source
 from flowengine.api.optimizer import SGD, AdamW, Constant, Cosine, Optimizer, Schedule
-from flowengine.api.trainable import Encoder, Objective, Trainable
+from flowengine.api.trainable import Encoder, Objective, Trainable, Whole
 from flowengine.api.values import (
     IGNORED,
     Answer,
@@ -11,6 +11,7 @@ from flowengine.api.values import (
     Gradients,
     Joined,
     Lengths,
+    Media,
     Outcome,
     Pack,
     Ports,
@@ -32,6 +33,7 @@ __all__ = [
     "Gradients",
     "Joined",
     "Lengths",
+    "Media",
     "Objective",
     "Operator",
     "Optimizer",
@@ -43,5 +45,6 @@ __all__ = [
     "Schedule",
     "Source",
     "Trainable",
+    "Whole",
     "join_samples",
 ]

@@ -9,7 +9,9 @@ import click
 from flowengine.cli.check import check
 from flowengine.cli.draw import draw
 from flowengine.cli.exits import INTERRUPTED, MEANINGS, exit_code
+from flowengine.cli.export import export
 from flowengine.cli.run import run
+from flowengine.cli.verify import verify
 from flowengine.cli.version import version
 from flowengine.errors import FlowError, GraphError
 
@@ -45,5 +47,9 @@ def main() -> None:
     """
 
 
-for command in (run, check, draw, version):
-    main.add_command(command)
+main.add_command(run)
+main.add_command(check)
+main.add_command(verify)
+main.add_command(draw)
+main.add_command(export)
+main.add_command(version)

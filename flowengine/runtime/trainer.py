@@ -46,6 +46,8 @@ class Trainer:
         self.site = site
         self.spec = site.worker.stage
         self.version = 0
+        assert isinstance(self.spec.what, Trainable)
+        self._operator: Trainable[Any] = self.spec.what
         self.trains = self.spec.trains
         self.module = build_module(self.spec, seed=site.graph.seed, dtype=site.graph.dtype)
         self._staleness = staleness
@@ -109,7 +111,7 @@ class Trainer:
         name = f"weights/{self.spec.name}.safetensors"
         path: Path = self.site.run_dir / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_model(self.module, str(path))
+        save_model(self.module, str(path), metadata=self._operator.origin(self.module))
         return name
 
     def _move_gradients(self, step: int) -> None:

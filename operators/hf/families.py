@@ -1,0 +1,30 @@
+"""The families of models that the operators know, by the configuration's model_type."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from flowengine.operators.hf.checkpoint import read_config
+from flowengine.operators.hf.family import Family
+from flowengine.operators.hf.idefics import Idefics
+from flowengine.operators.hf.llava import Llava
+from flowengine.operators.hf.qwen import Qwen
+
+FAMILIES: dict[str, type[Family]] = {
+    "qwen2_5_vl": Qwen,
+    "qwen3_vl": Qwen,
+    "llava": Llava,
+    "idefics3": Idefics,
+    "smolvlm": Idefics,
+}
+
+
+@cache
+def family_of(path: str) -> Family:
+    """The family of a checkpoint directory; ValueError for a model that no family knows."""
+    kind = read_config(path).model_type
+    if kind not in FAMILIES:
+        raise ValueError(
+            f"checkpoint {path}: its model_type is '{kind}'; expected one of {sorted(FAMILIES)}"
+        )
+    return FAMILIES[kind](path)
