@@ -2,6 +2,7 @@
 
     FlowError                      everything below
     +-- GraphError (ValueError)    the description is wrong; raised before anything starts
+    +-- SampleError                a sample cannot be trained on: broken, too long, without target
     +-- RunError                   a run ended early
         +-- StageError             an operator raised; names stage, replica and samples
         +-- WorkerLostError        a worker process died; names stage, replica and samples
@@ -17,6 +18,10 @@ class FlowError(Exception):
 
 class GraphError(FlowError, ValueError):
     """The graph's description is wrong. Nothing was started."""
+
+
+class SampleError(FlowError):
+    """A source cannot give this sample; the message names it. The data are wrong, not a program."""
 
 
 class RunError(FlowError):

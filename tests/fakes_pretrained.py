@@ -18,7 +18,7 @@ transformers: Any = pytest.importorskip("transformers", reason="needs flowengine
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
 
-VOCABULARY = 64
+VOCABULARY = 272
 IMAGE, VIDEO, START, END = 3, 4, 5, 6
 SIZES = {"hidden_size": 32, "intermediate_size": 40, "num_attention_heads": 4}
 VISION = {"hidden_size": 16, "intermediate_size": 24, "patch_size": 4}
@@ -187,21 +187,23 @@ def pretrained_graph(
     activations: Any = "stash",
     vision: PretrainedVision | None = None,
     language: PretrainedLanguage | None = None,
+    source: Source[Sample] | None = None,
 ) -> Graph:
     """Both parts of the checkpoint, trained together, each in a process of its own."""
     adam = AdamW(lr=1e-3)
     graph = Graph("pretrained", step=Step(samples=samples), steps=steps, dtype=dtype)
-    source = graph.add(PictureSamples(checkpoint=checkpoint, clips=clips), name="source")
+    what = source or PictureSamples(checkpoint=checkpoint, clips=clips)
+    read = graph.add(what, name="source")
     features = graph.add(
         vision or PretrainedVision(checkpoint=checkpoint),
-        source,
+        read,
         name="vision",
         optimizer=None if freeze else adam,
         freeze=freeze,
         replicas=replicas,
         activations=activations,
     )
-    pooled = graph.pool(source, features, capacity="64 MiB")
+    pooled = graph.pool(read, features, capacity="64 MiB")
     packs = graph.add(CostPacker(max_tokens=max_tokens, min_packs=2), pooled, name="packer")
     operator = language or PretrainedLanguage(checkpoint=checkpoint)
     model = graph.add(operator, packs, name="language", optimizer=adam)

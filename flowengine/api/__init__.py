@@ -18,6 +18,7 @@ from flowengine.api.values import (
     Sample,
     join_samples,
 )
+from flowengine.errors import SampleError
 
 __all__ = [
     "IGNORED",
@@ -42,6 +43,7 @@ __all__ = [
     "Packer",
     "Ports",
     "Sample",
+    "SampleError",
     "Schedule",
     "Source",
     "Trainable",

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -14,19 +13,7 @@ from torch import Tensor
 from flowengine.api import Pack, Sample
 from flowengine.operators.hf.checkpoint import Checkpoint, read_config
 from flowengine.operators.hf.skeleton import Part
-
-
-@dataclass(frozen=True)
-class Fit:
-    """How a picture enters the model, known from its size alone.
-
-    size: (width, height) to scale it to. grid: (frames, rows, columns) of its feature rows.
-    tokens: the ids that stand for it in the text, a placeholder for each feature row among them.
-    """
-
-    size: tuple[int, int]
-    grid: tuple[int, int, int]
-    tokens: tuple[int, ...]
+from flowengine.operators.sources.fit import Fit
 
 
 class Family(ABC):

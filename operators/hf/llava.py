@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from flowengine.api import Sample
-from flowengine.operators.hf.family import Family, Fit, check_picture
+from flowengine.operators.hf.family import Family, check_picture
 from flowengine.operators.hf.skeleton import Part
+from flowengine.operators.sources.fit import Fit
 
 
 class Llava(Family):

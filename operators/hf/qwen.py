@@ -9,7 +9,6 @@ Shape letters: P patches, N rows, C channels, T tokens.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -19,8 +18,9 @@ from torch import Tensor
 
 from flowengine.api import Pack, Sample
 from flowengine.operators.hf import mrope
-from flowengine.operators.hf.family import Family, Fit, check_picture
+from flowengine.operators.hf.family import Family, check_picture
 from flowengine.operators.hf.skeleton import Part
+from flowengine.operators.sources.fit import Fit, scaled
 
 MIN_PIXELS, MAX_PIXELS = 56 * 56, 28 * 28 * 1280
 """Qwen2-VL's bounds on a picture, where preprocessor_config.json gives none."""
@@ -150,18 +150,3 @@ class Qwen(Family):
         split = clip.view(t, span, h // merge, merge, patch, w // merge, merge, patch, 3)
         pixels = split.permute(0, 2, 5, 3, 6, 8, 1, 4, 7).reshape(t * h * w, -1)
         return pixels, [t, h, w]
-
-
-def scaled(height: int, width: int, *, cell: int, least: int, most: int) -> tuple[int, int]:
-    """Height and width nearest to the given in multiples of `cell`, with an area in pixels between
-    `least` and `most`. ValueError for an aspect ratio above 200, which Qwen's models refuse."""
-    if max(height, width) > 200 * min(height, width):
-        raise ValueError(f"a picture has {width} x {height} pixels; expected sides within 200 : 1")
-    h, w = (max(cell, round(side / cell) * cell) for side in (height, width))
-    if h * w > most:
-        shrink = math.sqrt(height * width / most)
-        h, w = (max(cell, math.floor(s / shrink / cell) * cell) for s in (height, width))
-    elif h * w < least:
-        grow = math.sqrt(least / (height * width))
-        h, w = (math.ceil(side * grow / cell) * cell for side in (height, width))
-    return h, w

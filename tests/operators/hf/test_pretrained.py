@@ -18,9 +18,15 @@ from fakes_pretrained import (
 from running import run_graph
 
 from flowengine.api import GradientReturn, Gradients, Joined, Pack, join_samples
-from flowengine.operators.hf import LoRA, PretrainedLanguage, PretrainedVision
+from flowengine.operators.hf import (
+    LoRA,
+    PretrainedLanguage,
+    PretrainedPictures,
+    PretrainedVision,
+)
 from flowengine.operators.hf.export import export
 from flowengine.operators.hf.whole import WholeModel
+from flowengine.operators.sources import Conversations
 from flowengine.testing import verify
 
 pytestmark = pytest.mark.slow
@@ -214,6 +220,27 @@ def test_samples_of_a_pack_do_not_see_each_other(kind: str, checkpoints: dict[st
             rows = vision.forward(encoder, vision.batch(media))
             found = language.loss(model, replace(pack, features={"image": rows}))
             assert float(found) == pytest.approx(wanted, rel=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "smolvlm"])
+def test_a_data_set_trains_a_pretrained_model(
+    kind: str, checkpoints: dict[str, str], tmp_path: Path
+) -> None:
+    """Conversations with pictures, fitted by the checkpoint's rule, have the whole model's
+    gradients."""
+    from fakes_data import FORMS, make_tokenizer
+
+    (tmp_path / "data").mkdir()
+    path = checkpoints[kind]
+    source = Conversations(
+        records=FORMS["tar"](tmp_path / "data"),
+        tokenizer=make_tokenizer(),
+        pictures=PretrainedPictures(checkpoint=path),
+        seed=1,
+    )
+    graph = pretrained_graph(path, dtype="float64", source=source, max_tokens=2000)
+    found = verify(graph, run_dir=tmp_path / "run", runtime="inline")
+    assert found.agrees, (found.loss_difference, found.gradient_difference)
 
 
 def test_wrong_input_is_refused_by_name(checkpoints: dict[str, str], tmp_path: Path) -> None:
