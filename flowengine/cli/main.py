@@ -10,6 +10,8 @@ from flowengine.cli.check import check
 from flowengine.cli.draw import draw
 from flowengine.cli.exits import INTERRUPTED, MEANINGS, exit_code
 from flowengine.cli.export import export
+from flowengine.cli.new import new
+from flowengine.cli.operators import operators
 from flowengine.cli.run import run
 from flowengine.cli.verify import verify
 from flowengine.cli.version import version
@@ -52,4 +54,6 @@ main.add_command(check)
 main.add_command(verify)
 main.add_command(draw)
 main.add_command(export)
+main.add_command(operators)
+main.add_command(new)
 main.add_command(version)

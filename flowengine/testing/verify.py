@@ -96,13 +96,14 @@ def verify(
     runtime: Runtime = "local",
     tolerance: float | None = None,
 ) -> Comparison:
-    """Runs the graph's first `steps` steps in the empty directory `run_dir`, and the plain model.
+    """Runs the graph's first `steps` steps, and the plain model on the same samples.
 
-    tolerance: None takes 1e-5 in fp32 and 1e-10 in fp64. Raises GraphError for a graph that is
+    run_dir: empty or new; the runs' files stay there. tolerance: None takes 1e-5 in fp32 and 1e-10 in fp64. Raises GraphError for a graph that is
     refused, ValueError for one that trains nothing.
     """
     graph = _held_fixed(graph, steps)
     check(graph)
+    run_dir.mkdir(parents=True, exist_ok=True)
     losses: list[float] = []
     files: dict[str, str] = {}
 

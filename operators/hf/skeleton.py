@@ -74,7 +74,7 @@ def _names_in(checkpoint: Checkpoint, own: str, model: Any) -> dict[str, str]:
 def _tied(model: Any) -> dict[str, str]:
     """The parameters that are another one under a second name, which comes second here."""
     is_tied = bool(getattr(model.config, "tie_word_embeddings", False))
-    return dict(model._tied_weights_keys) if is_tied else {}
+    return dict(model._tied_weights_keys or {}) if is_tied else {}
 
 
 def _fill_rest(model: Any) -> None:
