@@ -98,8 +98,8 @@ def verify(
 ) -> Comparison:
     """Runs the graph's first `steps` steps, and the plain model on the same samples.
 
-    run_dir: empty or new; the runs' files stay there. tolerance: None takes 1e-5 in fp32 and 1e-10 in fp64. Raises GraphError for a graph that is
-    refused, ValueError for one that trains nothing.
+    run_dir: empty or new; the run's files stay there. tolerance: None takes 1e-5 in fp32 and 1e-10
+    in fp64. Raises GraphError for a graph that is refused, ValueError for one that trains nothing.
     """
     graph = _held_fixed(graph, steps)
     check(graph)
