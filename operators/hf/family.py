@@ -58,7 +58,10 @@ class Family(ABC):
         """The language model's last hidden states [T, C]; `places` are the feature rows'."""
         del places
         out = model.get_submodule(self.text)(
-            inputs_embeds=x_TC[None], position_ids=pack.positions[None], use_cache=False
+            inputs_embeds=x_TC[None],
+            position_ids=pack.positions[None],
+            use_cache=False,
+            **lengths_for(model, pack),
         )
         hidden: Tensor = out.last_hidden_state[0]
         return hidden
@@ -79,6 +82,11 @@ class Family(ABC):
         scale = self.preprocessing.get("rescale_factor", 1 / 255)
         normal: Tensor = (pictures.float() * scale - centre) / spread
         return normal
+
+
+def lengths_for(model: Any, pack: Pack) -> dict[str, Any]:
+    """The samples' lengths, for a model whose attention goes by them."""
+    return {"segment_lengths": pack.lengths} if model.by_segments else {}
 
 
 def check_picture(picture: Tensor, *, sides: str, fits: bool) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from flowengine.api import IGNORED, Answer, Objective, Pack
 from flowengine.operators.hf.families import family_of
+from flowengine.operators.hf.segments import use_segments
 from flowengine.operators.hf.tuning import LoRA, load_tuned, origin_of
 from flowengine.operators.hf.whole import WholeModel
 
@@ -43,6 +44,7 @@ class PretrainedLanguage(Objective[Any]):
     def build(self) -> Any:
         family = family_of(self.checkpoint)
         model = load_tuned(self.checkpoint, family.language, frozen=self.frozen, lora=self.lora)
+        model.by_segments = use_segments(model.get_submodule(family.text))
         if self.checkpointing:
             model.activation_checkpointing_enable({"use_reentrant": False})
         return model

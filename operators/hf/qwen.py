@@ -18,7 +18,7 @@ from torch import Tensor
 
 from flowengine.api import Pack, Sample
 from flowengine.operators.hf import mrope
-from flowengine.operators.hf.family import Family, check_picture
+from flowengine.operators.hf.family import Family, check_picture, lengths_for
 from flowengine.operators.hf.skeleton import Part
 from flowengine.operators.sources.fit import Fit, scaled
 
@@ -91,7 +91,11 @@ class Qwen(Family):
             extra["visual_pos_masks"] = seen[None]
             extra["deepstack_visual_embeds"] = [m.to(x_TC.dtype) for m in rows[:, 1:].unbind(1)]
         out = model.model.language_model(
-            inputs_embeds=x_TC[None], position_ids=self._positions(pack), use_cache=False, **extra
+            inputs_embeds=x_TC[None],
+            position_ids=self._positions(pack),
+            use_cache=False,
+            **lengths_for(model, pack),
+            **extra,
         )
         hidden: Tensor = out.last_hidden_state[0]
         return hidden

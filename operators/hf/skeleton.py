@@ -7,6 +7,7 @@ Parameters keep their names in the whole model.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +31,7 @@ def load_part(path: str, part: Part, *, model_class: Any) -> tuple[Any, dict[str
     Raises ValueError for a checkpoint that lacks a tensor or has it in another shape.
     """
     checkpoint = Checkpoint(path)
-    config = read_config(path)
+    config = copy.deepcopy(read_config(path))  # A model writes into its own.
     with torch.device("meta"):
         model = model_class.from_config(config)
     for name in part.others:
