@@ -122,7 +122,7 @@ class Rig:
 
     def encode(self, batch: Sequence[Sample]) -> Tensor:
         """The features of all samples that have the encoder's modality, in order: [N, ...]."""
-        media = [s.media[self.encoder.modality] for s in batch if self.encoder.modality in s.media]
+        media = [item for sample in batch for item in sample.items(self.encoder.modality)]
         if not media:
             weight = next(self.modules[0].parameters())
             return weight.new_zeros((0, *self.encoder.feature_shape()))

@@ -3,6 +3,7 @@
     FlowError                      everything below
     +-- GraphError (ValueError)    the description is wrong; raised before anything starts
     +-- CheckpointError            a checkpoint is missing, damaged, or another graph's
+    +-- SampleError                a sample cannot be trained on: broken, too long, without target
     +-- RunError                   a run ended early
         +-- StageError             an operator raised; names stage, replica and samples
         +-- WorkerLostError        a worker process died; names stage, replica and samples
@@ -24,6 +25,10 @@ class GraphError(FlowError, ValueError):
 
 class CheckpointError(FlowError):
     """A checkpoint is missing, damaged, or of another graph."""
+
+
+class SampleError(FlowError):
+    """A source cannot give this sample; the message names it. The data are wrong, not a program."""
 
 
 class RunError(FlowError):

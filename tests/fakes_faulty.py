@@ -105,7 +105,7 @@ class FaultySource(MixedSamples):
             labels[0], labels[-1] = 3, -100
             return replace(sample, labels=labels)
         if self.fault == "smaller picture":
-            return replace(sample, media={"image": sample.media["image"][:, :-16]})
+            return replace(sample, media={"image": sample.items("image")[0][:, :-16]})
         return replace(sample, labels=torch.full_like(sample.labels, -100))
 
     def lengths(self, index: int) -> Lengths:

@@ -66,7 +66,7 @@ class PlainLoop:
         encoder: Any = self.stages[0].what
         model: Any = self.stages[1].what
         samples = [self.source.read(index) for index in indices]
-        media = [s.media[encoder.modality] for s in samples if encoder.modality in s.media]
+        media = [item for sample in samples for item in sample.items(encoder.modality)]
         features = {}
         if media:
             features[encoder.modality] = encoder.forward(self.modules[0], encoder.batch(media))

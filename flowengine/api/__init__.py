@@ -3,7 +3,7 @@
 from flowengine.api.context import Context
 from flowengine.api.operator import GradientReturn, Operator, Packer, Source
 from flowengine.api.optimizer import SGD, AdamW, Constant, Cosine, Optimizer, Schedule
-from flowengine.api.trainable import Encoder, Objective, Trainable
+from flowengine.api.trainable import Encoder, Objective, Trainable, Whole
 from flowengine.api.values import (
     IGNORED,
     Answer,
@@ -11,12 +11,14 @@ from flowengine.api.values import (
     Gradients,
     Joined,
     Lengths,
+    Media,
     Outcome,
     Pack,
     Ports,
     Sample,
     join_samples,
 )
+from flowengine.errors import SampleError
 
 __all__ = [
     "IGNORED",
@@ -32,6 +34,7 @@ __all__ = [
     "Gradients",
     "Joined",
     "Lengths",
+    "Media",
     "Objective",
     "Operator",
     "Optimizer",
@@ -40,8 +43,10 @@ __all__ = [
     "Packer",
     "Ports",
     "Sample",
+    "SampleError",
     "Schedule",
     "Source",
     "Trainable",
+    "Whole",
     "join_samples",
 ]

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, Protocol, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from flowengine.api.operator import Operator
@@ -24,7 +25,15 @@ class Trainable(Operator, Generic[M]):
 
     @abstractmethod
     def build(self) -> M:
-        """A new module, randomly initialised from torch's default generator."""
+        """A new module, randomly initialised from torch's default generator, or loaded.
+
+        Parameters that do not require a gradient stay as they are.
+        """
+
+    def origin(self, module: M) -> dict[str, str]:
+        """What to write into the weights file's header: where the weights came from, and what is
+        needed to put them back there. Empty for weights that were made here."""
+        return {}
 
 
 class Encoder(Trainable[M], Generic[M, B]):
@@ -42,7 +51,8 @@ class Encoder(Trainable[M], Generic[M, B]):
 
     @abstractmethod
     def batch(self, media: Sequence[Tensor]) -> B:
-        """What `forward` needs for these samples' media (called without autograd)."""
+        """What `forward` needs for these media, those of a pack's samples one after the other
+        (called without autograd)."""
 
     @abstractmethod
     def forward(self, module: M, batch: B) -> Tensor:
@@ -51,6 +61,15 @@ class Encoder(Trainable[M], Generic[M, B]):
     def process(self, sample: Sample) -> Features:
         """The port's types; the engine calls `batch` and `forward` on many samples at once."""
         raise TypeError("an encoder is run by the engine, on many samples at once")
+
+
+class Whole(Protocol):
+    """A model in one piece. module: its parameters have the names that they have in the parts."""
+
+    module: nn.Module
+
+    def loss(self, sample: Sample) -> Tensor:
+        """The sum of the loss over one sample's targets, media and all."""
 
 
 class Objective(Trainable[M]):
@@ -75,6 +94,13 @@ class Objective(Trainable[M]):
         """The shape of one feature row for each modality it takes; None if it takes whatever comes.
 
         A graph whose encoders give others is refused before the run.
+        """
+        return None
+
+    def whole(self, dtype: torch.dtype) -> Whole | None:
+        """The model that the graph's parts make up, in one piece; None where there is none.
+
+        `flowengine verify` holds the graph against it. Its weights are those that `build` gives.
         """
         return None
 

@@ -15,6 +15,9 @@ from torch import Tensor
 IGNORED = -100
 """The label of a token that is no target (the convention of torch's cross entropy)."""
 
+Media = Tensor | tuple[Tensor, ...]
+"""What a sample holds of one modality: one tensor, or several."""
+
 
 @dataclass(frozen=True)
 class Lengths:
@@ -37,14 +40,23 @@ class Sample:
     tokens: int64 [T], with a placeholder id at the place of every feature row.
     labels: int64 [T], aligned with `tokens` (a model predicts labels[t] from tokens[:t]);
         IGNORED where there is no target, and always at t = 0, so that no target crosses samples.
-    media: one tensor per modality, in whatever form its encoder reads.
+    media: per modality one tensor, or a tuple of several (pictures, clips, ...) in the order of
+        their placeholders; each in whatever form its encoder reads.
     note: small facts to carry along, e.g. {"kind": "count"}.
+    grids: per modality int64 [items, A], how the feature rows of each item are laid out along A
+        axes, e.g. (frames, rows, columns); for models whose positions follow the layout.
     """
 
     tokens: Tensor
     labels: Tensor
-    media: Mapping[str, Tensor] = field(default_factory=dict)
+    media: Mapping[str, Media] = field(default_factory=dict)
     note: Mapping[str, str | int | float] = field(default_factory=dict)
+    grids: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def items(self, modality: str) -> tuple[Tensor, ...]:
+        """The sample's media of one modality, one after the other; empty if it has none."""
+        found = self.media.get(modality, ())
+        return (found,) if isinstance(found, Tensor) else tuple(found)
 
 
 @dataclass(frozen=True)
@@ -73,6 +85,7 @@ class Pack:
     features: [N, ...] per modality, rows in sequence order. Leaves of the autograd graph, which
         require a gradient where their encoder trains. Valid until the call returns.
     notes: one per sample.
+    grids: the samples' grids, [items, A] per modality, items in sequence order.
     """
 
     ids: tuple[int, ...]
@@ -82,6 +95,7 @@ class Pack:
     lengths: tuple[int, ...]
     features: Mapping[str, Tensor]
     notes: tuple[Mapping[str, str | int | float], ...]
+    grids: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -131,4 +145,8 @@ def join_samples(ids: tuple[int, ...], members: tuple[Joined, ...]) -> Pack:
             for name in modalities
         },
         notes=tuple(sample.note for sample in samples),
+        grids={
+            name: torch.cat([s.grids[name] for s in samples if name in s.grids])
+            for name in sorted({name for sample in samples for name in sample.grids})
+        },
     )

@@ -10,11 +10,15 @@ from flowengine.cli.check import check
 from flowengine.cli.draw import draw
 from flowengine.cli.exits import INTERRUPTED, MEANINGS, exit_code
 from flowengine.cli.explain import explain
+from flowengine.cli.export import export
 from flowengine.cli.inspect import inspect
 from flowengine.cli.lineage import lineage
+from flowengine.cli.new import new
+from flowengine.cli.operators import operators
 from flowengine.cli.pack import pack
 from flowengine.cli.reading import compare, report, trace
 from flowengine.cli.run import run
+from flowengine.cli.verify import verify
 from flowengine.cli.version import version
 from flowengine.cli.watch import top
 from flowengine.errors import FlowError, GraphError
@@ -54,11 +58,15 @@ def main() -> None:
 for command in (
     run,
     check,
+    verify,
     draw,
     compare,
     explain,
+    export,
     inspect,
     lineage,
+    new,
+    operators,
     pack,
     report,
     top,

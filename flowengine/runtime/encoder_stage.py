@@ -160,8 +160,7 @@ class EncoderStage(Stage):
         return True
 
     def _fly(self, round_: Round, version: int, rows: list[Row]) -> Flight | None:
-        payloads = [row.tree["media"] for row in rows]
-        media = [self.load(payload) for payload in payloads if payload is not None]
+        media = [item for row in rows for item in self.load_media(row.tree["media"])]
         module = self.trainer.module_of(version)
         assert module is not None
         if not media:

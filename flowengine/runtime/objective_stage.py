@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -106,6 +106,7 @@ class ObjectiveStage(Stage):
                     tokens=self.load(tree["tokens"]),
                     labels=self.load(tree["labels"]),
                     note=tree["note"],
+                    grids={name: self.load(grid) for name, grid in tree["grids"].items()},
                 )
             )
             for modality, payload in features.items():
@@ -120,20 +121,7 @@ class ObjectiveStage(Stage):
         }
         joined = tuple(Joined(sample, {}) for sample in samples)
         pack = join_samples(tuple(ids), joined)
-        return _Loaded(
-            Pack(
-                ids=pack.ids,
-                tokens=pack.tokens,
-                labels=pack.labels,
-                positions=pack.positions,
-                lengths=pack.lengths,
-                features=leaves,
-                notes=pack.notes,
-            ),
-            ids,
-            leaves,
-            payloads,
-        )
+        return _Loaded(replace(pack, features=leaves), ids, leaves, payloads)
 
     def _rows(self, parts: list[Payload]) -> Tensor:
         """All rows of one modality: a view where they lie side by side, else a copy."""

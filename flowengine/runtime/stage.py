@@ -169,6 +169,11 @@ class Stage(ABC):
             return inline_tensor(payload)
         return self.pool.leased_view(payload)
 
+    def load_media(self, tree: Payload | tuple[Payload, ...] | None) -> list[Tensor]:
+        """The tensors of a sample's media, of which there may be none, one or several."""
+        parts = () if tree is None else (tree,) if isinstance(tree, Payload) else tree
+        return [self.load(payload) for payload in parts]
+
     def return_leases(self) -> None:
         """Returns the leases whose views have died since the last call."""
         if self.pool.dropped:

@@ -131,4 +131,9 @@ class Topology:
 
 
 def _without_media(sample: Sample) -> dict[str, Any]:
-    return {"tokens": sample.tokens, "labels": sample.labels, "note": dict(sample.note)}
+    return {
+        "tokens": sample.tokens,
+        "labels": sample.labels,
+        "note": dict(sample.note),
+        "grids": dict(sample.grids),
+    }

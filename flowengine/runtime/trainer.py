@@ -47,6 +47,8 @@ class Trainer:
     def __init__(self, site: Site, *, staleness: int) -> None:
         self.site = site
         self.spec = site.worker.stage
+        assert isinstance(self.spec.what, Trainable)
+        self._operator: Trainable[Any] = self.spec.what
         self.trains = self.spec.trains
         self.version = site.start.step if self.trains else 0
         self.module = build_module(self.spec, seed=site.graph.seed, dtype=site.graph.dtype)
@@ -120,7 +122,7 @@ class Trainer:
         name = f"weights/{self.spec.name}.safetensors"
         path: Path = self.site.run_dir / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_model(self.module, str(path))
+        save_model(self.module, str(path), metadata=self._operator.origin(self.module))
         return name
 
     def _move_gradients(self, step: int) -> None:

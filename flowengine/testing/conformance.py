@@ -94,7 +94,7 @@ def check_encoder(encoder: Encoder[Any, Any], samples: Sequence[Sample]) -> None
     """A sample's features do not depend on its company, and every weight gets a gradient."""
     torch.manual_seed(0)
     module = encoder.build().to(torch.float64)
-    media = [s.media[encoder.modality] for s in samples if encoder.modality in s.media]
+    media = [item for sample in samples for item in sample.items(encoder.modality)]
     assert len(media) > 1, f"give at least two samples with {encoder.modality}"
     together = encoder.forward(module, encoder.batch(media))
     alone = torch.cat([encoder.forward(module, encoder.batch([item])) for item in media])

@@ -62,8 +62,7 @@ class AnswerSheet(Operator):
 
     def _draw_page(self, axes: Any, answer: Answer) -> None:
         sample = self.source.read(int(answer.note["index"]))
-        if "image" in sample.media:
-            picture = sample.media["image"].numpy()
+        for picture in (item.numpy() for item in sample.items("image")):
             axes.imshow(picture, interpolation="nearest")
             height, width = picture.shape[:2]
             edge = (-0.5, -0.5, width, height)

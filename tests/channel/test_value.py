@@ -68,9 +68,12 @@ def test_a_sample_comes_back_as_it_was() -> None:
     assert torch.equal(found.tokens, sample.tokens)
     assert torch.equal(found.labels, sample.labels)
     assert found.note == sample.note
-    for name, tensor in sample.media.items():
-        assert found.media[name].dtype == tensor.dtype
-        assert torch.equal(found.media[name], tensor)
+    assert found.media.keys() == sample.media.keys()
+    for name in sample.media:
+        assert len(found.items(name)) == len(sample.items(name))
+        for ours, tensor in zip(found.items(name), sample.items(name), strict=True):
+            assert ours.dtype == tensor.dtype
+            assert torch.equal(ours, tensor)
 
 
 @pytest.mark.parametrize(

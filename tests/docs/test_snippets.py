@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -26,9 +28,10 @@ def test_python_snippets_run(
 ) -> None:
     """The Python blocks of a document run, one after the other, in one namespace."""
     monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {"__name__": "snippet"}
+    module = types.ModuleType("snippet")
+    monkeypatch.setitem(sys.modules, "snippet", module)
     for block in blocks(document, "python"):
-        exec(compile(block, str(document), "exec"), names)
+        exec(compile(block, str(document), "exec"), vars(module))
 
 
 @pytest.mark.slow

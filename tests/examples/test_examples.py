@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
+ROOT = Path(__file__).parents[2] / "examples"
+EXAMPLES = sorted(ROOT.glob("*.py"))
 
 
 @pytest.mark.slow
@@ -24,4 +26,14 @@ def test_example_runs(example: Path, tmp_path: Path) -> None:
 
 def test_there_are_examples() -> None:
     """The folder is found, so that the test above tests something."""
-    assert {"functions", "own_encoder", "packing", "unbalanced"} <= {path.stem for path in EXAMPLES}
+    named = {"functions", "custom_encoder", "packing", "unbalanced"}
+    assert named <= {path.stem for path in EXAMPLES}
+
+
+def test_an_encoder_is_at_most_thirty_lines() -> None:
+    """What README and documents promise of an encoder of one's own."""
+    tree = ast.parse((ROOT / "custom_encoder.py").read_text())
+    found = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    encoder = found["SeriesEncoder"]
+    assert encoder.end_lineno is not None
+    assert encoder.end_lineno - encoder.lineno + 1 <= 30

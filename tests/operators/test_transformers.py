@@ -53,7 +53,7 @@ def samples() -> list[Sample]:
 
 def test_encoding_together_is_encoding_one_by_one(samples: list[Sample]) -> None:
     """Feature rows and the weights' gradients do not depend on which pages share a call."""
-    media = [sample.media["image"] for sample in samples if sample.media]
+    media = [picture for sample in samples for picture in sample.items("image")]
     together, apart = build(ENCODER), build(ENCODER)
     rows = ENCODER.forward(together, ENCODER.batch(media))
     each = [ENCODER.forward(apart, ENCODER.batch([picture])) for picture in media]
@@ -176,7 +176,9 @@ def test_gradients_reach_the_pixels_through_a_cut(samples: list[Sample]) -> None
     found = []
     for cut in (False, True):
         encoder, model = build(ENCODER), build(MODEL)
-        rows = ENCODER.forward(encoder, ENCODER.batch([s.media["image"] for s in pictured]))
+        rows = ENCODER.forward(
+            encoder, ENCODER.batch([p for s in pictured for p in s.items("image")])
+        )
         given = Features("image", rows.detach().requires_grad_() if cut else rows).rows
         parts = {i: given[start:stop] for i, (start, stop) in enumerate(spans)}
         MODEL.loss(model, pack(pictured, rows=parts)).backward()  # type: ignore[no-untyped-call]

@@ -122,7 +122,7 @@ def train_two_plainly(graph: Graph) -> list[float]:
             samples = [source.read(ids[i]) for i in members]
             features = {}
             for encoder, module in zip((vision, series), modules, strict=False):
-                media = [s.media[encoder.modality] for s in samples if encoder.modality in s.media]
+                media = [item for sample in samples for item in sample.items(encoder.modality)]
                 if media:
                     features[encoder.modality] = encoder.forward(module, encoder.batch(media))
             pack = join_samples(tuple(members), tuple(Joined(s, {}) for s in samples))

@@ -58,6 +58,7 @@ class PoisonedEncoder(VisionEncoder):
 
 
 PICTURE = MixedSamples().read(BAD).media["image"]
+assert isinstance(PICTURE, Tensor)
 SUM = int(PICTURE.sum())
 
 
