@@ -49,7 +49,10 @@ def read_status(run_dir: Path) -> tuple[Status, dict[str, Any]] | None:
     if not path.exists():
         return None
     record = json.loads(path.read_text(encoding="utf-8"))
-    stages = tuple(StageStatus(**stage) for stage in record.pop("stages"))
+    stages = tuple(
+        StageStatus(**{**stage, "in_hand": tuple(stage["in_hand"])})
+        for stage in record.pop("stages")
+    )
     channels = tuple(ChannelStatus(**channel) for channel in record.pop("channels"))
     status = Status(record.pop("wall_s"), stages, PoolStatus(**record.pop("pool")), channels)
     return status, record

@@ -57,9 +57,14 @@ class PoisonedEncoder(VisionEncoder):
         return super().batch(media)
 
 
-PICTURE = MixedSamples().read(BAD).media["image"]
-assert isinstance(PICTURE, Tensor)
-SUM = int(PICTURE.sum())
+def picture() -> Tensor:
+    """The picture of sample BAD."""
+    found = MixedSamples().read(BAD).media["image"]
+    assert isinstance(found, Tensor)
+    return found
+
+
+SIZE, SUM = picture().nbytes, int(picture().sum())
 
 
 def graph_of(source: MixedSamples, *, every: int = 2, steps: int = 6) -> Graph:
@@ -101,7 +106,7 @@ def test_a_poison_sample_becomes_a_dead_letter(tmp_path: Path) -> None:
 
 def test_a_poison_sample_in_a_pack_is_found(tmp_path: Path) -> None:
     """An encoder dies with a whole pack in hand: its samples go alone, until it is known which."""
-    encoder = PoisonedEncoder(width=16, depth=1, heads=2, output=12, size=PICTURE.nbytes)
+    encoder = PoisonedEncoder(width=16, depth=1, heads=2, output=12, size=SIZE)
     graph = faulty_graph(encoder=encoder, steps=6, samples=8)
     graph.checkpoint(every=2)
     ran = run_graph(graph, tmp_path, runtime="local", max_restarts=4)
