@@ -19,6 +19,7 @@ lint: .venv/installed
 
 bench: .venv/installed
 	$(BIN)/python bench/bench_flow.py
+	$(BIN)/python bench/bench_packing.py
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -m venv .venv

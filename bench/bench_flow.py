@@ -10,7 +10,7 @@ stages' work) / (the larger stage's work), measured in the lock-step runs.
 Method. The digit cards, as in graphs/digit_cards.py, at several seeds. Every round runs every
 variant once, in a process of its own, one after the other; a variant's rate is samples per second
 over its steps after the first WARM. Ratios are taken within a round; the figures are medians over
-rounds. Idle shares are the stages' time outside work, by cause, in the flow's steady state.
+rounds. Idle shares are the stages' time outside work, by cause, over the whole flow but its start.
 
 Bars (--check): flow / lock-step >= 0.9 of the bound, and >= 1.4 where the bound is 1.6 or more;
 flow / padded >= 1.45; flow / packed >= 1.15.

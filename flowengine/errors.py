@@ -2,11 +2,14 @@
 
     FlowError                      everything below
     +-- GraphError (ValueError)    the description is wrong; raised before anything starts
+    +-- CheckpointError            a checkpoint is missing, damaged, or another graph's
     +-- SampleError                a sample cannot be trained on: broken, too long, without target
     +-- RunError                   a run ended early
         +-- StageError             an operator raised; names stage, replica and samples
         +-- WorkerLostError        a worker process died; names stage, replica and samples
         +-- StallError             nothing can progress; names who waits for what
+        +-- InterruptedRunError    asked to end, by a signal; ended at a step's end
+        +-- LeaseError             a tensor of the pool was used after its lease was released
 
 A message says where, what was found, what was expected and what to do about it.
 """
@@ -24,6 +27,10 @@ class SampleError(FlowError):
     """A source cannot give this sample; the message names it. The data are wrong, not a program."""
 
 
+class CheckpointError(FlowError):
+    """A checkpoint is missing, damaged, or of another graph."""
+
+
 class RunError(FlowError):
     """A run ended before its last step."""
 
@@ -33,8 +40,24 @@ class StageError(RunError):
 
 
 class WorkerLostError(RunError):
-    """A worker process died without saying why."""
+    """A worker process died without saying why.
+
+    worker: its label. samples: ids of the samples it worked on, as far as they are known.
+    """
+
+    def __init__(self, text: str, *, worker: str = "", samples: tuple[int, ...] = ()) -> None:
+        super().__init__(text)
+        self.worker = worker
+        self.samples = samples
 
 
 class StallError(RunError):
     """No stage can progress, and the run has not ended."""
+
+
+class InterruptedRunError(RunError):
+    """A signal asked the run to end; it ended at a step's end, with a checkpoint."""
+
+
+class LeaseError(RunError):
+    """A tensor of the pool was used after its lease had been released."""

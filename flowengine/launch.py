@@ -13,6 +13,10 @@ from flowengine.graph import Graph, check
 from flowengine.observe.record import Recorder
 from flowengine.runtime import Runtime, execute
 from flowengine.runtime.events import Event, Observer
+from flowengine.runtime.execute import STALL_S
+from flowengine.runtime.start import BEGINNING, start_behind
+
+MAX_RESTARTS = 4
 
 
 def run(
@@ -20,17 +24,25 @@ def run(
     *,
     runtime: Runtime = "local",
     run_dir: Path | None = None,
+    resume: Path | None = None,
+    max_restarts: int = MAX_RESTARTS,
+    stall_s: float = STALL_S,
     observers: Sequence[Observer] = (),
 ) -> dict[str, Any]:
     """Trains the graph; the report that report.json holds too (flowengine.observe.report).
 
     runtime: "local" has a process per stage replica, "inline" runs everything in this one.
     run_dir: a new or empty directory; None makes runs/<graph>-<UTC time>.
+    resume: a checkpoint, or a run directory whose newest one is meant: the run goes on behind it.
+    max_restarts: how often the run may go back to its last checkpoint after a worker's death.
+    stall_s: after so many seconds in which nobody is at work the run is given up (local runtime).
     observers: called with every event of the run (flowengine.runtime.events).
-    Raises GraphError before anything starts, FileExistsError if `run_dir` has files, and RunError
-    when the run ends early; the files of the run directory are complete then, too.
+    Raises GraphError or CheckpointError before anything starts, FileExistsError if `run_dir` has
+    files, and RunError when the run ends early; the files of the run directory are complete then,
+    too.
     """
     check(graph)
+    start = start_behind(graph, resume) if resume is not None else BEGINNING
     run_dir = make_run_dir(graph, run_dir)
     with Recorder(graph, run_dir=run_dir, command=sys.argv) as recorder:
         listeners: list[Observer] = [recorder, *observers]
@@ -39,7 +51,15 @@ def run(
             for listener in listeners:
                 listener(event)
 
-        execute(graph, runtime=runtime, run_dir=run_dir, observe=observe)
+        execute(
+            graph,
+            runtime=runtime,
+            run_dir=run_dir,
+            observe=observe,
+            start=start,
+            max_restarts=max_restarts,
+            stall_s=stall_s,
+        )
     assert recorder.report is not None
     return recorder.report
 

@@ -23,6 +23,7 @@ def build(
     replicas: int = 1,
     lr: float = 1e-3,
     max_tokens: int = 1024,
+    min_packs: int = 4,
     evaluate_every: int = 0,
     evaluate_samples: int = 512,
 ) -> Graph:
@@ -39,7 +40,7 @@ def build(
     pages = graph.add(DigitCards(seed=seed))
     features = graph.add(VisionEncoder(), pages, optimizer=adam, replicas=replicas)
     pooled = graph.pool(pages, features, capacity="256 MiB")
-    packs = graph.add(CostPacker(max_tokens=max_tokens), pooled)
+    packs = graph.add(CostPacker(max_tokens=max_tokens, min_packs=min_packs), pooled)
     language = LanguageModel(vocabulary=DigitCards.vocabulary, groups=8)
     model = graph.add(language, packs, optimizer=adam)
     graph.feedback(GradientReturn(), model["gradients"], to=features)

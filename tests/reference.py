@@ -3,6 +3,7 @@ per microbatch. What a graph at staleness 0 must compute."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -59,7 +60,7 @@ class PlainLoop:
         if one_backward:
             torch.autograd.backward(torch.stack(sums).sum() / targets)
         self.update(step)
-        return float(sum(float(value.detach()) for value in sums) / targets)
+        return math.fsum(float(value.detach()) for value in sums) / int(targets)
 
     def pack_loss(self, indices: list[int]) -> Tensor:
         encoder: Any = self.stages[0].what

@@ -11,7 +11,16 @@ from torch import Tensor
 
 from flowengine import Graph, check
 from flowengine.runtime import Runtime, execute
-from flowengine.runtime.events import CatalogueRows, Event, Reported, RunDone, StepDone
+from flowengine.runtime.events import (
+    CatalogueRows,
+    Event,
+    LeftOut,
+    Reported,
+    Restarted,
+    RunDone,
+    StepDone,
+)
+from flowengine.runtime.start import BEGINNING, start_behind
 
 
 @dataclass
@@ -22,6 +31,8 @@ class Ran:
     reports: list[Reported] = field(default_factory=list)
     catalogue: dict[str, list[Any]] = field(default_factory=dict)
     weights: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    restarts: list[Restarted] = field(default_factory=list)
+    left_out: list[int] = field(default_factory=list)
     done: RunDone | None = None
 
     @property
@@ -37,14 +48,27 @@ class Ran:
         return [row for row in rows if row["stage"] == stage]
 
 
-def run_graph(graph: Graph, tmp_path: Path, *, runtime: Runtime = "inline") -> Ran:
-    """Checks and runs the graph in a directory of its own."""
+def run_graph(
+    graph: Graph,
+    tmp_path: Path,
+    *,
+    runtime: Runtime = "inline",
+    resume: Path | None = None,
+    max_restarts: int = 0,
+) -> Ran:
+    """Checks and runs the graph in a directory of its own, behind a checkpoint if there is one."""
     check(graph)
+    start = start_behind(graph, resume) if resume is not None else BEGINNING
     ran = Ran()
 
     def observe(event: Event) -> None:
         if isinstance(event, StepDone):
             ran.steps.append(event)
+        elif isinstance(event, Restarted):
+            ran.restarts.append(event)
+            ran.steps = [step for step in ran.steps if step.step < event.step]
+        elif isinstance(event, LeftOut):
+            ran.left_out.append(event.sample)
         elif isinstance(event, Reported):
             ran.reports.append(event)
         elif isinstance(event, CatalogueRows):
@@ -53,7 +77,14 @@ def run_graph(graph: Graph, tmp_path: Path, *, runtime: Runtime = "inline") -> R
         elif isinstance(event, RunDone):
             ran.done = event
 
-    execute(graph, runtime=runtime, run_dir=tmp_path, observe=observe)
+    execute(
+        graph,
+        runtime=runtime,
+        run_dir=tmp_path,
+        observe=observe,
+        start=start,
+        max_restarts=max_restarts,
+    )
     assert ran.done is not None
     for stage, file in ran.done.weights.items():
         ran.weights[stage] = load_file(tmp_path / file)

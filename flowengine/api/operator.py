@@ -14,9 +14,9 @@ files are made in `open`, in the process that runs it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, dataclass_transform
+from typing import Any, Generic, Literal, TypeVar, dataclass_transform
 
 from flowengine.api.context import Context
 from flowengine.api.values import IGNORED, Gradients, Joined, Lengths, Pack, Sample
@@ -44,6 +44,14 @@ class Operator(ABC):
 
     def close(self) -> None:
         """Called once at the end, also after an error; may be called twice."""
+
+    def state(self) -> Mapping[str, Any]:
+        """What a plain operator must keep to go on after a step's end: tensors, and values of
+        JSON's types. Called at checkpoints, after `flush`. Define both or neither."""
+        return {}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Takes back what `state` gave; called after `open` where a run resumes."""
 
 
 class Source(Operator, Generic[T]):
@@ -77,9 +85,15 @@ class Packer(Operator):
 
     `plan` sees the lengths of one step's samples, before any is decoded, and must be a pure
     function of them. `process` is what the plan does to its members; the engine joins them.
+
+    max_tokens: the most tokens a pack holds.
+    too_long: what becomes of a longer sample: "error"; "own-pack" for a pack of its own, which
+        then needs its room in the pool and on the device; or "dead-letter": it is left out of
+        training, and the report says so.
     """
 
     max_tokens: int
+    too_long: Literal["error", "own-pack", "dead-letter"] = "error"
 
     @abstractmethod
     def plan(self, lengths: Sequence[Lengths]) -> list[list[int]]:
@@ -87,6 +101,10 @@ class Packer(Operator):
 
         Packs are trained in this order, and encoders are fed in it.
         """
+
+    def cost_of(self, members: Sequence[Lengths]) -> float:
+        """What a pack of these is taken to cost, in any unit; the default counts tokens."""
+        return float(sum(member.tokens for member in members))
 
     def process(self, members: Joined) -> Pack:
         """The port's types; joining is the engine's, and copies nothing."""

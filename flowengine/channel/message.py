@@ -10,6 +10,7 @@ A message is a tuple that starts with its kind:
     RELEASE   [(span, count), ...]       leases returned to the owner of the spans
     GRADIENT  [(span, count), ...]       leases returned; the spans now hold gradients
     NOTICE    kind, step, ...            between trained stages and the coordinator
+    ITEM, BACK                           of direct channels, see flowengine.channel.direct
 
 OPEN, ROWS, CLOSE and END keep their order per channel. CREDIT, RELEASE, GRADIENT and NOTICE need no
 credit: each answers something that was bounded when it was sent.
@@ -46,6 +47,8 @@ class Kind(IntEnum):
     RELEASE = 6
     GRADIENT = 7
     NOTICE = 8
+    ITEM = 9
+    BACK = 10
 
 
 class Row(NamedTuple):
@@ -68,11 +71,12 @@ class Row(NamedTuple):
 
 def encode(message: Message) -> bytes:
     """The message with its length in front."""
-    body: bytes = msgpack.packb(list(message), default=_pack_extra, strict_types=True)
+    kind, *fields = message
+    body: bytes = msgpack.packb([int(kind), *fields], default=_pack_extra, strict_types=True)
     return _LENGTH.pack(len(body)) + body
 
 
-def decode(body: bytes | memoryview) -> Message:
+def decode(body: bytes | bytearray | memoryview) -> Message:
     """The message of such a body; lists stand where tuples were, except inside values."""
     return tuple(msgpack.unpackb(body, ext_hook=_unpack_extra, strict_map_key=False))
 
@@ -82,22 +86,31 @@ class FrameReader:
 
     def __init__(self) -> None:
         self._pending = bytearray()
+        self._wanted = _LENGTH.size
 
-    def feed(self, data: bytes) -> Iterator[Message]:
-        """The messages that these bytes complete."""
-        self._pending += data
-        start, end = 0, len(self._pending)
+    def feed(self, data: bytes | bytearray | memoryview) -> Iterator[Message]:
+        """The messages that these bytes complete; all of them must be taken before the bytes
+        change."""
+        if self._pending:
+            self._pending += data
+            if len(self._pending) < self._wanted:
+                return
+            data, self._pending = self._pending, bytearray()
+        start, end = 0, len(data)
         try:
             while end - start >= _LENGTH.size:
-                (length,) = _LENGTH.unpack_from(self._pending, start)
+                (length,) = _LENGTH.unpack_from(data, start)
                 stop = start + _LENGTH.size + length
                 if stop > end:
+                    self._wanted = stop - start
                     break
-                body = bytes(self._pending[start + _LENGTH.size : stop])
+                body = data[start + _LENGTH.size : stop]
                 start = stop
                 yield decode(body)
         finally:
-            del self._pending[:start]
+            if end - start < _LENGTH.size:
+                self._wanted = _LENGTH.size
+            self._pending += data[start:]
 
 
 def _pack_extra(value: Any) -> Any:
@@ -105,8 +118,9 @@ def _pack_extra(value: Any) -> Any:
         fields = [value.data, value.span, value.offset, value.dtype, list(value.shape), value.array]
         return msgpack.ExtType(_PAYLOAD, msgpack.packb(fields))
     if isinstance(value, tuple):
-        packed = msgpack.packb(list(value), default=_pack_extra, strict_types=True)
-        return msgpack.ExtType(_TUPLE, packed)
+        return msgpack.ExtType(
+            _TUPLE, msgpack.packb(list(value), default=_pack_extra, strict_types=True)
+        )
     if isinstance(value, int):
         return int(value)
     raise TypeError(f"{type(value).__name__} does not travel in a message")

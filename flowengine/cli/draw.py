@@ -29,6 +29,6 @@ def draw(target: str, settings: tuple[str, ...], output: Path | None) -> None:
     elif output.suffix == ".mmd":
         output.write_text(draw_mermaid(graph), encoding="utf-8")
     else:
-        from flowengine.observe.picture import draw_picture
+        from flowengine.observe import draw_picture, sketch_graph
 
-        draw_picture(graph, output)
+        draw_picture(sketch_graph(graph), output)

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from flowengine.errors import FlowError, GraphError, StageError, StallError, WorkerLostError
+from flowengine.errors import (
+    CheckpointError,
+    FlowError,
+    GraphError,
+    InterruptedRunError,
+    StageError,
+    StallError,
+    WorkerLostError,
+)
 
 FAILED = 1
 USAGE = 2
 REFUSED = 3
 STALLED = 4
 WORKER_LOST = 5
+NO_CHECKPOINT = 6
 INTERRUPTED = 130
 
 MEANINGS = {
@@ -18,11 +27,14 @@ MEANINGS = {
     REFUSED: "the graph was refused before the run",
     STALLED: "no stage could progress",
     WORKER_LOST: "a worker process died",
+    NO_CHECKPOINT: "the checkpoint is missing, damaged, or another graph's",
     INTERRUPTED: "interrupted (Ctrl-C)",
 }
 
 _CODES: tuple[tuple[type[FlowError], int], ...] = (
     (GraphError, REFUSED),
+    (CheckpointError, NO_CHECKPOINT),
+    (InterruptedRunError, INTERRUPTED),
     (StallError, STALLED),
     (WorkerLostError, WORKER_LOST),
     (StageError, FAILED),

@@ -9,9 +9,13 @@ import click
 from flowengine.cli.check import check
 from flowengine.cli.draw import draw
 from flowengine.cli.exits import INTERRUPTED, MEANINGS, exit_code
+from flowengine.cli.explain import explain
 from flowengine.cli.export import export
+from flowengine.cli.inspect import inspect
+from flowengine.cli.lineage import lineage
 from flowengine.cli.new import new
 from flowengine.cli.operators import operators
+from flowengine.cli.pack import pack
 from flowengine.cli.run import run
 from flowengine.cli.verify import verify
 from flowengine.cli.version import version
@@ -53,6 +57,10 @@ main.add_command(run)
 main.add_command(check)
 main.add_command(verify)
 main.add_command(draw)
+main.add_command(explain)
+main.add_command(inspect)
+main.add_command(lineage)
+main.add_command(pack)
 main.add_command(export)
 main.add_command(operators)
 main.add_command(new)

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from flowengine.runtime.events import Observer
 
 
+NEWEST = "newest"
+
+
 @click.command()
 @takes_graph
 @click.option(
@@ -33,6 +36,29 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path, file_okay=False),
     help="A new or empty directory.  [default: runs/<graph>-<UTC time>]",
 )
+@click.option(
+    "--resume",
+    is_flag=False,
+    flag_value=NEWEST,
+    metavar="[PATH]",
+    help="Go on behind a checkpoint, or behind the newest of a run directory; without PATH, of the "
+    "newest run of this graph in runs/ that has one.",
+)
+@click.option(
+    "--max-restarts",
+    type=click.IntRange(min=0),
+    default=4,
+    show_default=True,
+    help="How often to go back to the last checkpoint after a worker's death.",
+)
+@click.option(
+    "--stall-s",
+    type=click.FloatRange(min=0, min_open=True),
+    default=60.0,
+    show_default=True,
+    help="Give up, and explain, after so many seconds in which nobody is at work; after ten times "
+    "as many in which nobody finishes a piece of work.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Events as JSON lines, the report last.")
 @click.option("--quiet", is_flag=True, help="No progress and no summary.")
 def run(
@@ -40,6 +66,9 @@ def run(
     settings: tuple[str, ...],
     runtime: Literal["local", "inline"],
     run_dir: Path | None,
+    resume: str | None,
+    max_restarts: int,
+    stall_s: float,
     as_json: bool,
     quiet: bool,
 ) -> None:
@@ -57,12 +86,30 @@ def run(
 
     with user_code(target.partition(":")[0]):
         check(graph)
+    behind = _checkpoint(resume, graph.name) if resume is not None else None
     try:
         run_dir = launch.make_run_dir(graph, run_dir)
     except OSError as error:
         raise click.BadParameter(str(error), param_hint="--run-dir") from None
     with _shown(run_dir, as_json=as_json, quiet=quiet) as observers:
-        launch.run(graph, runtime=runtime, run_dir=run_dir, observers=observers)
+        launch.run(
+            graph,
+            runtime=runtime,
+            run_dir=run_dir,
+            resume=behind,
+            max_restarts=max_restarts,
+            stall_s=stall_s,
+            observers=observers,
+        )
+
+
+def _checkpoint(resume: str, name: str) -> Path:
+    """The checkpoint that --resume means, which stderr is told."""
+    from flowengine.checkpoint import find_checkpoint, find_run
+
+    path = find_checkpoint(find_run(Path("runs"), name) if resume == NEWEST else Path(resume))
+    click.echo(f"resuming {path}", err=True)
+    return path
 
 
 @contextmanager

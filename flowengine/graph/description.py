@@ -80,11 +80,13 @@ class StageSpec:
 
 @dataclass
 class PoolSpec:
-    """Rows of these streams, joined by sample id; `capacity` bounds all payload bytes of a run."""
+    """Rows of these streams, joined by sample id; `capacity` bounds all payload bytes of a run in
+    host memory, `disk` those on disk."""
 
     inputs: list[Endpoint]
     capacity: int
     line: str
+    disk: int = 0
 
 
 @dataclass
@@ -105,6 +107,16 @@ class EvaluationSpec:
     through: str
     samples: int
     every: int
+    line: str
+
+
+@dataclass(frozen=True)
+class CheckpointSpec:
+    """A checkpoint after every `every` steps (0: not in between) and after the last; the newest
+    `keep_last` are kept."""
+
+    every: int
+    keep_last: int
     line: str
 
 

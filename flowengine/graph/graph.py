@@ -17,6 +17,7 @@ from flowengine.errors import GraphError
 from flowengine.graph.description import (
     POOL,
     Activations,
+    CheckpointSpec,
     Credits,
     Endpoint,
     EvaluationSpec,
@@ -79,6 +80,7 @@ class Graph:
         self.joins: list[PoolSpec] = []
         self.feedbacks: list[FeedbackSpec] = []
         self.evaluations: list[EvaluationSpec] = []
+        self.checkpoints: CheckpointSpec | None = None
         self.file: Path | None = None
 
     def add(
@@ -153,12 +155,18 @@ class Graph:
         wanted = stage.signature.inputs[port]
         stage.inputs[port].append(self._endpoint(stream, wanted=wanted, reader=stage.name))
 
-    def pool(self, samples: Stream, *features: Stream, capacity: int | str) -> Stream:
-        """Joins samples with their features by sample id; `capacity` bounds all payload bytes."""
+    def pool(
+        self, samples: Stream, *features: Stream, capacity: int | str, disk: int | str = 0
+    ) -> Stream:
+        """Joins samples with their features by sample id.
+
+        capacity: bound of all payload bytes in memory. disk: bound of those that may be spilled to
+        the disk of the run directory when memory runs short; 0 has stages wait instead.
+        """
         try:
-            num_bytes = parse_bytes(capacity)
+            num_bytes, disk_bytes = parse_bytes(capacity), parse_bytes(disk)
         except GraphError as error:
-            raise GraphError(f"pool ({_caller()}): capacity: {error}") from None
+            raise GraphError(f"pool ({_caller()}): capacity and disk: {error}") from None
         self.joins.append(
             PoolSpec(
                 inputs=[
@@ -167,6 +175,7 @@ class Graph:
                 ],
                 capacity=num_bytes,
                 line=_caller(),
+                disk=disk_bytes,
             )
         )
         return Stream(self, POOL)
@@ -190,6 +199,11 @@ class Graph:
         in between), and after the last step. Evaluation never trains and is never stale."""
         entry = self._own(through, "evaluate").stage
         self.evaluations.append(EvaluationSpec(source, entry, samples, every, _caller()))
+
+    def checkpoint(self, *, every: int = 0, keep_last: int = 2) -> None:
+        """Makes a checkpoint after every `every` steps (0: not in between) and after the last one,
+        in the run's directory. The newest `keep_last` are kept."""
+        self.checkpoints = CheckpointSpec(every, keep_last, _caller())
 
     def stage(self, name: str) -> StageSpec:
         """The stage of this name; KeyError if there is none."""

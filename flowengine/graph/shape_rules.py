@@ -25,6 +25,9 @@ def numbers_are_sane(graph: Graph) -> Iterator[str]:
     for evaluation in graph.evaluations:
         at_least.append((f"evaluate ({evaluation.line}): samples", evaluation.samples, 1))
         at_least.append((f"evaluate ({evaluation.line}): every", evaluation.every, 0))
+    if (kept := graph.checkpoints) is not None:
+        at_least.append((f"checkpoint ({kept.line}): every", kept.every, 0))
+        at_least.append((f"checkpoint ({kept.line}): keep_last", kept.keep_last, 1))
     for what, found, least in at_least:
         if not isinstance(found, int) or found < least:
             yield f"{what} is {found!r}; expected a whole number of at least {least}"

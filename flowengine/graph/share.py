@@ -23,6 +23,15 @@ def share_bytes(graph: Graph, stage: StageSpec) -> int:
     payloads are long answers, counts for a sixteenth of a worker.
     """
     capacity = graph.joins[0].capacity if graph.joins else DEFAULT_CAPACITY
+    return _share(graph, stage, capacity)
+
+
+def disk_share_bytes(graph: Graph, stage: StageSpec) -> int:
+    """The same for the pool's disk tier."""
+    return _share(graph, stage, graph.joins[0].disk if graph.joins else 0)
+
+
+def _share(graph: Graph, stage: StageSpec, capacity: int) -> int:
     total = _total(graph)
     if not total:
         return 0

@@ -3,6 +3,10 @@
     {"event": "run_started", "graph", "runtime", "run_dir", "steps", "stages"}
     {"event": "step", ...}          the fields of StepDone
     {"event": "report", ...}        the fields of Reported; evaluations come this way
+    {"event": "checkpoint", "step", "wall_s", "path"}
+    {"event": "restarted", "step", "wall_s", "restarts", "reason"}     later lines hold again what
+                                                                     follows that step
+    {"event": "left_out", "sample", "wall_s", "stage", "reason"}
     {"event": "run_failed", "wall_s", "error"}
 
 JSON has no NaN: a number that is not finite becomes null, and the object says so under
@@ -18,9 +22,26 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from flowengine.runtime.events import Event, Reported, RunFailed, RunStarted, StepDone
+from flowengine.runtime.events import (
+    CheckpointDone,
+    Event,
+    LeftOut,
+    Reported,
+    Restarted,
+    RunFailed,
+    RunStarted,
+    StepDone,
+)
 
-_NAMES = {RunStarted: "run_started", StepDone: "step", Reported: "report", RunFailed: "run_failed"}
+_NAMES = {
+    RunStarted: "run_started",
+    StepDone: "step",
+    Reported: "report",
+    CheckpointDone: "checkpoint",
+    Restarted: "restarted",
+    LeftOut: "left_out",
+    RunFailed: "run_failed",
+}
 
 
 def event_json(event: Event) -> str | None:

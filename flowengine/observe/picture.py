@@ -1,37 +1,26 @@
-"""The graph as a picture, .svg or .png: boxes by kind, streams with their types, gradients dashed.
-
-Needs matplotlib (the extra `pictures`), which is imported when a picture is drawn.
-"""
+"""The graph as a picture, .svg or .png: boxes by kind, streams with their types and bounds,
+gradients dashed; after a run, boxes by busy time. matplotlib is imported when one is drawn."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
-from flowengine.api import Joined
 from flowengine.errors import FlowError
-from flowengine.graph import Graph
-from flowengine.graph.description import POOL, Endpoint, FeedbackSpec, StageSpec
-from flowengine.graph.kind import kind_of
-from flowengine.graph.mermaid import describe_stage
-from flowengine.graph.ports import type_name
-from flowengine.graph.size import format_bytes
+from flowengine.graph.description import POOL
 from flowengine.observe.layout import Layout, Place, lay_out
+from flowengine.observe.palette import LIGHT, heat
+from flowengine.observe.sketch import Sketch, SketchFeedback, SketchStage
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-FILLS = {
-    "source": "#cfe8d5",
-    "function": "#eceff1",
-    "encoder": "#cfe0f5",
-    "pool": "#fbe7c3",
-    "packer": "#fdd9c4",
-    "objective": "#ddd3ee",
-    "sink": "#d9d9d9",
-}
-LINE, DIM, GRADIENT = "#37474f", "#607d8b", "#b3392f"
+INK, LINE, DIM = LIGHT["ink"], LIGHT["line"], LIGHT["dim"]
+GRADIENT, PAPER = LIGHT["gradient"], LIGHT["paper"]
 COLUMN, ROW = 2.75, 1.15
 WIDTH, HEIGHT, TURN = 1.6, 0.72, 0.4
 """In inches: of a layer and a row, of a box, and of the bends of a gradient's way."""
@@ -39,58 +28,55 @@ WIDTH, HEIGHT, TURN = 1.6, 0.72, 0.4
 Point = tuple[float, float]
 
 
-def draw_picture(graph: Graph, path: Path) -> None:
-    """Writes the picture to `path`; its suffix, .svg or .png, chooses the format."""
+@dataclass(frozen=True)
+class Heat:
+    """What a run showed. busy: per stage, the part of its time that was work, 0 to 1. bottleneck:
+    the stage that the others waited for, if there is one."""
+
+    busy: Mapping[str, float]
+    bottleneck: str | None
+
+
+def draw_picture(sketch: Sketch, path: Path, *, heated: Heat | None = None) -> None:
+    """Writes the picture to `path`; its suffix, .svg or .png, chooses the format.
+
+    heated: colours the stages by their busy time in a run, and marks the bottleneck.
+    """
     if path.suffix not in (".svg", ".png"):
         raise FlowError(f"{path}: a picture is .svg or .png, or .mmd for Mermaid text")
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise FlowError(
-            "a picture needs matplotlib; run: pip install 'flowengine[pictures]'"
-        ) from None
-    labels = stream_labels(graph)
-    names = [stage.name for stage in graph.stages] + [POOL] * bool(graph.joins)
-    layout = lay_out(names, list(labels))
+    save_figure(draw_figure(sketch, heated=heated), path, salt=sketch.title)
+
+
+def draw_figure(sketch: Sketch, *, heated: Heat | None = None) -> Figure:
+    """The picture as a figure."""
+    from matplotlib.figure import Figure
+
+    names = [stage.name for stage in sketch.stages]
+    layout = lay_out(names, [(stream.producer, stream.reader) for stream in sketch.streams])
     left, right = -WIDTH / 2 - 0.2, (layout.num_layers - 1) * COLUMN + WIDTH / 2 + 0.2
     rows = [place.row for place in _all_places(layout)]
     bottom, top = -max(rows) * ROW - HEIGHT, -min(rows) * ROW + HEIGHT + 0.25
-    bottom -= 0.45 * len(graph.feedbacks) + 0.15 * bool(graph.feedbacks)
+    bottom -= 0.45 * len(sketch.feedbacks) + 0.15 * bool(sketch.feedbacks)
     figure = Figure(figsize=(right - left, top - bottom))
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set(xlim=(left, right), ylim=(bottom, top))
     axes.axis("off")
-    axes.text(left + 0.2, top - 0.22, _title(graph), fontsize=9, color=DIM, va="center")
-    _draw_streams(axes, layout, labels)
-    _draw_feedbacks(axes, graph, layout)
-    for name in names:
-        _draw_stage(axes, graph, name, _point(layout.places[name]))
-    with matplotlib.rc_context({"svg.hashsalt": graph.name, "svg.fonttype": "none"}):
-        figure.savefig(path, dpi=144, facecolor="white")
+    axes.text(left + 0.2, top - 0.22, sketch.title, fontsize=9, color=DIM, va="center")
+    _draw_streams(axes, sketch, layout)
+    _draw_feedbacks(axes, sketch, layout)
+    for stage in sketch.stages:
+        _draw_stage(axes, stage, _point(layout.places[stage.name]), heated=heated)
+    return figure
 
 
-def stream_labels(graph: Graph) -> dict[tuple[str, str], str]:
-    """Per pair of stages, the types that go from one to the other."""
-    found: dict[tuple[str, str], list[str]] = {}
-    for pool in graph.joins:
-        for endpoint in pool.inputs:
-            found.setdefault((endpoint.stage, POOL), []).append(_stream_label(graph, endpoint))
-    for stage in graph.stages:
-        for endpoint in stage.producers:
-            label = _stream_label(graph, endpoint)
-            found.setdefault((endpoint.stage, stage.name), []).append(label)
-    return {pair: ", ".join(dict.fromkeys(types)) for pair, types in found.items()}
+def save_figure(figure: Figure, target: Path | IO[bytes], *, salt: str) -> None:
+    """Writes the figure; the same figure with the same `salt` gives the same bytes as .svg."""
+    import matplotlib
 
-
-def _stream_label(graph: Graph, endpoint: Endpoint) -> str:
-    """The type; with the port's name where a stage has several ports of that type."""
-    if endpoint.stage == POOL:
-        return type_name(Joined)
-    outputs = graph.stage(endpoint.stage).signature.outputs
-    kind = outputs[endpoint.port]
-    same = [port for port, other in outputs.items() if other == kind]
-    return type_name(kind) if len(same) == 1 else f"{endpoint.port}: {type_name(kind)}"
+    kind = target.suffix[1:] if isinstance(target, Path) else "svg"
+    with matplotlib.rc_context({"svg.hashsalt": salt, "svg.fonttype": "none"}):
+        metadata = {"Date": None} if kind == "svg" else None
+        figure.savefig(target, format=kind, dpi=144, facecolor=PAPER, metadata=metadata)
 
 
 def _all_places(layout: Layout) -> list[Place]:
@@ -101,48 +87,48 @@ def _point(place: Place) -> Point:
     return place.layer * COLUMN, -place.row * ROW
 
 
-def _title(graph: Graph) -> str:
-    parts = [graph.name, f"{graph.step.samples} samples per step"]
-    if graph.steps is not None:
-        parts.append(f"{graph.steps} steps")
-    return "   ".join([*parts, f"staleness {graph.staleness}"])
-
-
-def _draw_stage(axes: Axes, graph: Graph, name: str, at: Point) -> None:
-    from matplotlib.patches import Ellipse, FancyBboxPatch, Rectangle
+def _draw_stage(axes: Axes, stage: SketchStage, at: Point, *, heated: Heat | None) -> None:
+    from matplotlib.patches import FancyBboxPatch
 
     x, y = at
-    if name == POOL:
-        width, cap = WIDTH * 0.72, 0.2
-        fill = FILLS["pool"]
-        body = (x - width / 2, y - HEIGHT / 2)
-        axes.add_patch(Ellipse((x, y - HEIGHT / 2), width, cap, facecolor=fill, edgecolor=LINE))
-        axes.add_patch(Rectangle(body, width, HEIGHT, facecolor=fill, edgecolor="none"))
-        for side in (body[0], body[0] + width):
-            axes.plot([side, side], [y - HEIGHT / 2, y + HEIGHT / 2], color=LINE, linewidth=1.0)
-        axes.add_patch(Ellipse((x, y + HEIGHT / 2), width, cap, facecolor=fill, edgecolor=LINE))
-        _write(axes, (x, y - 0.05), ["pool", format_bytes(graph.joins[0].capacity)])
+    lines = list(stage.lines)
+    if stage.kind == POOL:
+        _draw_cylinder(axes, at, fill=LIGHT["pool"] if heated is None else heat(0.0))
+        _write(axes, (x, y - 0.05), lines)
         return
-    stage = graph.stage(name)
-    kind = kind_of(stage)
+    share = heated.busy.get(stage.name) if heated is not None else None
+    marked = heated is not None and heated.bottleneck == stage.name
+    if share is not None:
+        lines.append(f"{share:.0%} busy")
+    corner = 0.3 if stage.kind in ("source", "sink") else 0.1
+    fill = LIGHT[stage.kind] if heated is None else heat(share or 0.0)
     axes.add_patch(
         FancyBboxPatch(
             (x - WIDTH / 2, y - HEIGHT / 2),
             WIDTH,
             HEIGHT,
-            boxstyle=f"round,pad=0,rounding_size={0.3 if kind in ('source', 'sink') else 0.1}",
-            facecolor=FILLS[kind],
-            edgecolor=LINE,
-            linewidth=1.0,
+            boxstyle=f"round,pad=0,rounding_size={corner}",
+            facecolor=fill,
+            edgecolor=LIGHT["alarm"] if marked else LINE,
+            linewidth=2.4 if marked else 1.0,
         )
     )
-    _write(axes, at, _stage_lines(graph, stage))
+    _write(axes, at, lines)
+    if marked:
+        _label(axes, (x, y + HEIGHT / 2 + 0.13), "bottleneck", LIGHT["alarm"])
 
 
-def _stage_lines(graph: Graph, stage: StageSpec) -> list[str]:
-    name, what, *placed = describe_stage(stage, newline="\n").split("\n")
-    held_out = [f"{e.samples} held out" for e in graph.evaluations if e.through == stage.name]
-    return [name, what, *([", ".join(placed + held_out)] if placed or held_out else [])]
+def _draw_cylinder(axes: Axes, at: Point, *, fill: str) -> None:
+    from matplotlib.patches import Ellipse, Rectangle
+
+    x, y = at
+    width, cap = WIDTH * 0.72, 0.2
+    body = (x - width / 2, y - HEIGHT / 2)
+    axes.add_patch(Ellipse((x, y - HEIGHT / 2), width, cap, facecolor=fill, edgecolor=LINE))
+    axes.add_patch(Rectangle(body, width, HEIGHT, facecolor=fill, edgecolor="none"))
+    for side in (body[0], body[0] + width):
+        axes.plot([side, side], [y - HEIGHT / 2, y + HEIGHT / 2], color=LINE, linewidth=1.0)
+    axes.add_patch(Ellipse((x, y + HEIGHT / 2), width, cap, facecolor=fill, edgecolor=LINE))
 
 
 def _write(axes: Axes, at: Point, lines: list[str]) -> None:
@@ -157,15 +143,16 @@ def _write(axes: Axes, at: Point, lines: list[str]) -> None:
             va="center",
             fontsize=min(size, 1.62 * 72 * WIDTH / max(1, len(line))),
             fontweight="bold" if index == 0 else "normal",
-            color=LINE if index == 0 else DIM,
+            color=INK if index == 0 else DIM,
         )
 
 
-def _draw_streams(axes: Axes, layout: Layout, labels: dict[tuple[str, str], str]) -> None:
+def _draw_streams(axes: Axes, sketch: Sketch, layout: Layout) -> None:
     from matplotlib.patches import FancyArrowPatch
     from matplotlib.path import Path as Curve
 
-    for (a, b), label in labels.items():
+    for stream in sketch.streams:
+        a, b = stream.producer, stream.reader
         (x0, y0), (x1, y1) = _point(layout.places[a]), _point(layout.places[b])
         half_a, half_b = (WIDTH * (0.36 if name == POOL else 0.5) for name in (a, b))
         stops = [(x0 + half_a, y0)]
@@ -193,17 +180,23 @@ def _draw_streams(axes: Axes, layout: Layout, labels: dict[tuple[str, str], str]
             )
         )
         (ax, ay), (bx, by) = stops[0], stops[1]
-        _label(axes, ((ax + bx) / 2, (ay + by) / 2), label, DIM)
+        middle_of = ((ax + bx) / 2, (ay + by) / 2)
+        _label(axes, middle_of, stream.label, DIM)
+        if stream.bound is not None:
+            below = (middle_of[0], middle_of[1] - 0.16)
+            axes.text(
+                *below, f"{stream.bound} rows", fontsize=6, color=DIM, ha="center", va="center"
+            )
 
 
-def _draw_feedbacks(axes: Axes, graph: Graph, layout: Layout) -> None:
+def _draw_feedbacks(axes: Axes, sketch: Sketch, layout: Layout) -> None:
     from matplotlib.patches import FancyArrowPatch
     from matplotlib.path import Path as Curve
 
     lowest = -max(place.row for place in _all_places(layout)) * ROW - HEIGHT / 2
-    upper_first = sorted(graph.feedbacks, key=lambda feedback: layout.places[feedback.to].row)
+    upper_first = sorted(sketch.feedbacks, key=lambda feedback: layout.places[feedback.encoder].row)
     for index, feedback in enumerate(upper_first):
-        x0, y0 = _point(layout.places[feedback.source.stage])
+        x0, y0 = _point(layout.places[feedback.producer])
         floor = lowest - 0.3 - 0.45 * index
         start = (x0 + 0.25 * (index - (len(upper_first) - 1) / 2), y0 - HEIGHT / 2)
         rise, entry = _entry(layout, feedback)
@@ -227,14 +220,14 @@ def _draw_feedbacks(axes: Axes, graph: Graph, layout: Layout) -> None:
                 shrinkB=1,
             )
         )
-        name = f"gradients ({type(feedback.what).__name__})"
+        name = f"gradients ({feedback.operator})"
         _label(axes, ((start[0] + rise) / 2, floor), name, GRADIENT)
 
 
-def _entry(layout: Layout, feedback: FeedbackSpec) -> tuple[float, Point]:
+def _entry(layout: Layout, feedback: SketchFeedback) -> tuple[float, Point]:
     """Where gradients come up to an encoder and enter it: from below, or from the right where
     another stage stands below it."""
-    place = layout.places[feedback.to]
+    place = layout.places[feedback.encoder]
     x, y = _point(place)
     below = any(p.layer == place.layer and p.row > place.row for p in layout.places.values())
     if below:
@@ -250,5 +243,5 @@ def _label(axes: Axes, at: Point, text: str, colour: str) -> None:
         color=colour,
         ha="center",
         va="center",
-        bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0},
+        bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 1.0},
     )

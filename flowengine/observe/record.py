@@ -3,30 +3,44 @@
     metrics.jsonl        one line per step and per report of an operator, flushed as it happens
                          (flowengine.observe.event_json)
     catalogue.parquet    one row per entry of the pool, freed or used up (flowengine.pool.catalogue)
+    spans.parquet        what every stage replica did when (flowengine.observe.tables)
+    packs.parquet        every pack as planned
+    occupancy.parquet    how full the pool and the channels were
+    run.json             what was asked for, and the graph as drawn; written before the run
+    status.json          the last look at the stages (flowengine.observe.status_file)
     report.json          the summary (flowengine.observe.report); written whole or not at all
     weights/             one safetensors file per trained stage; written by the runtime
 
-All but the weights are there after a run that failed as well.
+All but the weights are there after a run that failed as well. docs/run-directory.md describes
+every file and column.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
-import pyarrow.parquet as pq
-
+from flowengine.checkpoint.disk import write_synced
 from flowengine.graph import Graph
 from flowengine.observe.event_json import dump_json, event_json
 from flowengine.observe.report import describe_config, make_report
+from flowengine.observe.sketch import sketch_graph
+from flowengine.observe.status_file import StatusFile
+from flowengine.observe.tables import OCCUPANCY, PACKS, SPANS, TableFile
 from flowengine.observe.tally import Tally
-from flowengine.pool.catalogue import SCHEMA, catalogue_table
-from flowengine.runtime.events import CatalogueRows, Event, RunDone, RunFailed
-
-ROWS_PER_GROUP = 16384
-"""Rows gathered before they are written: small row groups make large files that read slowly."""
+from flowengine.pool.catalogue import SCHEMA
+from flowengine.runtime.events import (
+    CatalogueRows,
+    Event,
+    PackRows,
+    RunDone,
+    RunFailed,
+    SpanRows,
+    Status,
+)
+from flowengine.runtime.stall import find_dependencies
 
 
 class Recorder:
@@ -43,7 +57,17 @@ class Recorder:
         self._config = describe_config(graph, command=command)
         self._tally = Tally()
         self._metrics: TextIO | None = (run_dir / "metrics.jsonl").open("w", encoding="utf-8")
-        self._catalogue = _Catalogue(run_dir / "catalogue.parquet")
+        self._catalogue = TableFile(run_dir / "catalogue.parquet", SCHEMA)
+        self._spans = TableFile(run_dir / "spans.parquet", SPANS)
+        self._packs = TableFile(run_dir / "packs.parquet", PACKS)
+        self._occupancy = TableFile(run_dir / "occupancy.parquet", OCCUPANCY)
+        self._status = StatusFile(run_dir)
+        described = {
+            "config": self._config,
+            "sketch": sketch_graph(graph).to_json(),
+            "dependencies": asdict(find_dependencies(graph)),
+        }
+        write_synced(run_dir / "run.json", dump_json(described, indent=2) + "\n")
 
     def __call__(self, event: Event) -> None:
         self._tally.add(event)
@@ -54,6 +78,18 @@ class Recorder:
         match event:
             case CatalogueRows():
                 self._catalogue.write(event.columns)
+            case SpanRows():
+                count = len(event.columns["state"])
+                owner: dict[str, list[Any]] = {
+                    "stage": [event.stage] * count,
+                    "replica": [event.replica] * count,
+                }
+                self._spans.write({**owner, **event.columns})
+            case PackRows():
+                self._packs.write(event.columns)
+            case Status():
+                self._occupancy.write(occupancy_columns(event))
+                self._status.write(event)
             case RunDone() | RunFailed():
                 self.close()
 
@@ -63,13 +99,14 @@ class Recorder:
             return
         self._metrics.close()
         self._metrics = None
-        self._catalogue.close()
+        for table in (self._catalogue, self._spans, self._packs, self._occupancy):
+            table.close()
         if self._tally.done is None and self._tally.error is None:
             self._tally.error = error
         self.report = make_report(
             self._tally, graph=self._graph, config=self._config, run_dir=self._run_dir
         )
-        write_whole(self._run_dir / "report.json", dump_json(self.report, indent=2) + "\n")
+        write_synced(self._run_dir / "report.json", dump_json(self.report, indent=2) + "\n")
 
     def __enter__(self) -> Recorder:
         return self
@@ -80,34 +117,15 @@ class Recorder:
         self.close()
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Writes the file so that a reader, also after a crash, sees all of it or the one before."""
-    part = path.with_name(f".{path.name}.part")
-    with part.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
-
-
-class _Catalogue:
-    """The Parquet file, written a row group at a time."""
-
-    def __init__(self, path: Path) -> None:
-        self._writer = pq.ParquetWriter(path, SCHEMA, compression="zstd")
-        self._columns: dict[str, list[Any]] = {name: [] for name in SCHEMA.names}
-
-    def write(self, columns: Mapping[str, list[Any]]) -> None:
-        for name, gathered in self._columns.items():
-            gathered.extend(columns[name])
-        if len(self._columns["sample"]) >= ROWS_PER_GROUP:
-            self._write_group()
-
-    def close(self) -> None:
-        self._write_group()
-        self._writer.close()
-
-    def _write_group(self) -> None:
-        if self._columns["sample"]:
-            self._writer.write_table(catalogue_table(self._columns))
-        self._columns = {name: [] for name in SCHEMA.names}
+def occupancy_columns(status: Status) -> dict[str, list[Any]]:
+    """Rows of occupancy.parquet: the pool's, and one per channel."""
+    pool, channels = status.pool, status.channels
+    return {
+        "wall_s": [status.wall_s] * (1 + len(channels)),
+        "kind": ["pool"] + ["channel"] * len(channels),
+        "name": ["pool", *(f"{c.producer}>{c.consumer}:{c.port}" for c in channels)],
+        "items": [None, *(channel.items for channel in channels)],
+        "bound_items": [None, *(channel.bound_items for channel in channels)],
+        "num_bytes": [pool.used_bytes, *(channel.num_bytes for channel in channels)],
+        "bound_bytes": [pool.capacity_bytes, *(channel.bound_bytes for channel in channels)],
+    }

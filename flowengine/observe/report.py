@@ -1,6 +1,6 @@
 """report.json: a run in numbers. Times in seconds, sizes in bytes; null where there is nothing.
 
-    status            "done" or "failed"; error: its text, null if done
+    status            "done", "interrupted" or "failed"; error: its text, null if done
     run_dir           the run directory; created: when the run started, UTC, ISO 8601
     config            graph, file, step_samples, steps, staleness, clip_norm, seed, dtype, runtime,
                       command (the command line), pool_capacity_bytes, feedback, evaluation,
@@ -20,6 +20,9 @@
                       evaluations: a list of {step, wall_s, results}, in order, where results holds
                       what the stages that read answers reported, by stage and name
     weights           file per trained stage, relative to the run directory
+    restarts          {step, wall_s, reason} of every return to a checkpoint after a worker's death
+    dead_letters      {sample, stage, reason} of the samples that were left out in this run
+    checkpoints       {step, wall_s, path} of all that were made; the older may be gone
 
 `make_report` gives Python's numbers; in the file, numbers that are not finite are null
 (flowengine.observe.event_json).
@@ -52,7 +55,7 @@ def make_report(
     packs = sum(step.packs for step in steps)
     pool = tally.status.pool if tally.status else None
     return {
-        "status": "failed" if done is None else "done",
+        "status": "failed" if done is None else "interrupted" if done.interrupted else "done",
         "error": tally.error,
         "run_dir": str(run_dir),
         "created": config["created"],
@@ -79,6 +82,18 @@ def make_report(
         },
         "results": {**tally.results, "evaluations": _evaluations(tally, graph)},
         "weights": dict(done.weights) if done else {},
+        "restarts": [
+            {"step": each.step, "wall_s": each.wall_s, "reason": each.reason}
+            for each in tally.restarts
+        ],
+        "dead_letters": [
+            {"sample": each.sample, "stage": each.stage, "reason": each.reason}
+            for each in tally.dead_letters.values()
+        ],
+        "checkpoints": [
+            {"step": each.step, "wall_s": each.wall_s, "path": str(each.path)}
+            for each in tally.checkpoints
+        ],
     }
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from flowengine.runtime.events import (
+    CheckpointDone,
     Event,
+    LeftOut,
     Reported,
+    Restarted,
     RunDone,
     RunFailed,
     RunStarted,
@@ -32,6 +35,9 @@ class Tally:
         self.status: Status | None = None
         self.done: RunDone | None = None
         self.error: str | None = None
+        self.checkpoints: list[CheckpointDone] = []
+        self.restarts: list[Restarted] = []
+        self.dead_letters: dict[int, LeftOut] = {}
         self.wall_s = 0.0
         self.samples = 0
         self.tokens = 0
@@ -50,11 +56,27 @@ class Tally:
                 self.results.setdefault(event.stage, {})[event.name] = event.value
             case Status():
                 self.status = event
+            case Restarted():
+                self._go_back(event)
+            case LeftOut():
+                self.dead_letters[event.sample] = event
+            case CheckpointDone():
+                self.checkpoints.append(event)
             case RunDone():
                 self.done, self.status = event, event.status
             case RunFailed():
                 self.error = event.error
         self.wall_s = max(self.wall_s, getattr(event, "wall_s", 0.0))
+
+    def _go_back(self, event: Restarted) -> None:
+        """Forgets what is trained again."""
+        self.restarts.append(event)
+        steps = [step for step in self.steps if step.step < event.step]
+        self.reports = [report for report in self.reports if report.step < event.step]
+        self.steps, self.samples, self.tokens = [], 0, 0
+        self._weighted_loss = self._weight = 0.0
+        for step in steps:
+            self._add_step(step)
 
     def _add_step(self, step: StepDone) -> None:
         self.steps.append(step)

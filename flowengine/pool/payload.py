@@ -10,12 +10,14 @@ import torch
 INLINE_BYTES = 8192
 """Payloads up to this size travel in the message: cheaper than a lease and its return."""
 
-_NAMES = (
+DTYPE_NAMES = (
     *("float64", "float32", "float16", "bfloat16", "complex64", "complex128"),
     *("int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "uint64", "bool"),
-    *("float8_e4m3fn", "float8_e5m2"),
+    *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"),
 )
-_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in _NAMES}
+"""The dtypes a payload may have: those whose elements are whole bytes, without a scale beside."""
+
+_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPE_NAMES}
 _DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 

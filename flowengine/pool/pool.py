@@ -6,14 +6,15 @@ Rules.
   last; passing the row on passes the lease on.
 - A consumer reads through views that return their lease when the last of them dies. It writes in
   one case only: the gradient of a feature, into the feature's own bytes, while it holds the lease.
-- Memory never exceeds the owner's limit: `reserve` says None instead, and the owner waits.
+- Memory never exceeds the owner's limit: `reserve` says None instead, and the owner waits. With a
+  disk tier, spans that nobody looks at make room first (flowengine.pool.spiller); whoever looks at
+  a span holds it (flowengine.pool.tiers).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,20 +22,16 @@ import torch
 from torch import Tensor
 
 from flowengine.errors import RunError
-from flowengine.pool.address import Tier, make_address, offset_of, owner_of
-from flowengine.pool.allocator import Allocator, align
-from flowengine.pool.payload import INLINE_BYTES, Payload, dtype_name, dtype_of
+from flowengine.pool.address import MAX_SEGMENT, Tier, make_address, offset_of, owner_of
+from flowengine.pool.allocator import ALIGNMENT, Allocator, align
+from flowengine.pool.lease import Lease
+from flowengine.pool.payload import DTYPE_NAMES, INLINE_BYTES, Payload, dtype_name, dtype_of
 from flowengine.pool.segment import Segment
+from flowengine.pool.span import Span
+from flowengine.pool.spiller import Spiller
+from flowengine.pool.tiers import PAGE, Tiers
 
-
-@dataclass
-class Span:
-    """A reserved range of the owner's segment. `leases` are out; `entries` are catalogue rows."""
-
-    address: int
-    size: int
-    leases: int = 0
-    entries: list[dict[str, Any]] = field(default_factory=list)
+_HOST = make_address(Tier.HOST, 0, 0)
 
 
 class _Leased(np.ndarray[Any, Any]):
@@ -50,33 +47,65 @@ class _Leased(np.ndarray[Any, Any]):
 
 
 class Pool:
-    """The pool as worker `owner` sees it. `limit` bounds what it may have reserved, in bytes."""
+    """The pool as worker `owner` sees it.
 
-    def __init__(self, owner: int, segments: Mapping[int, Segment], limit: int) -> None:
+    limit: bytes of host memory that it may have reserved; disk_limit: bytes that it may have
+    spilled, into its own one of `disks`, which are there for all workers or for none.
+    """
+
+    def __init__(
+        self,
+        owner: int,
+        segments: Mapping[int, Segment],
+        limit: int,
+        *,
+        disks: Mapping[int, Segment] | None = None,
+        disk_limit: int = 0,
+    ) -> None:
         self.owner = owner
         self.limit = limit
         self.on_free: Callable[[Span], None] = lambda _: None
         self.dropped: list[int] = []
         self._held: Counter[int] = Counter()
         self._segments = segments
-        self._allocator = Allocator(limit)
+        self._tiers = {i: Tiers(segments[i], disk) for i, disk in (disks or {}).items()}
+        self._spiller: Spiller | None = None
+        if owner in self._tiers:
+            self._spiller = Spiller(self._tiers[owner], limit=limit, disk_limit=disk_limit)
+        self._alignment = PAGE if self._tiers else ALIGNMENT
+        self._allocator = Allocator(limit + disk_limit, self._alignment)
         self._spans: dict[int, Span] = {}
+        self._uses = 0
 
     @property
     def used_bytes(self) -> int:
-        return self._allocator.used
+        """Bytes of host memory in spans."""
+        return self._allocator.used if self._spiller is None else self._spiller.host_bytes
 
     @property
     def peak_bytes(self) -> int:
-        return self._allocator.peak
+        """The most that `used_bytes` has been."""
+        return self._allocator.peak if self._spiller is None else self._spiller.peak_host_bytes
+
+    @property
+    def disk_bytes(self) -> int:
+        """Bytes of spans on disk."""
+        return 0 if self._spiller is None else self._spiller.disk_bytes
+
+    @property
+    def peak_disk_bytes(self) -> int:
+        """The most that `disk_bytes` has been."""
+        return 0 if self._spiller is None else self._spiller.peak_disk_bytes
 
     @property
     def num_spans(self) -> int:
         return len(self._spans)
 
-    def reserve(self, size: int) -> Span | None:
-        """A span of `size` bytes; None while there is no room. RunError if there never will be."""
-        if align(size) > self.limit:
+    def reserve(self, size: int, turn: tuple[int, int] | None = None) -> Span | None:
+        """A span of `size` bytes whose next use is at `turn`, the (round, pack) of the plan, or
+        nobody knows when; None while there is no room. RunError if there never will be."""
+        room = align(size, self._alignment)
+        if room > self.limit:
             raise RunError(
                 f"a payload of {size} bytes exceeds this worker's share of the pool, {self.limit} "
                 "bytes; raise the pool's capacity=, or make packs smaller with max_tokens="
@@ -84,9 +113,23 @@ class Pool:
         offset = self._allocator.reserve(size)
         if offset is None:
             return None
-        span = Span(make_address(Tier.HOST, self.owner, offset), size)
-        self._spans[span.address] = span
+        if self._spiller is not None and not self._spiller.make_room(room, self._spans.values()):
+            self._allocator.free(offset)
+            return None
+        self._uses += 1
+        address = make_address(Tier.HOST, self.owner, offset)
+        span = Span(address, size, room=room, turn=turn, used=self._uses)
+        self._spans[address] = span
         return span
+
+    def put(self, tensors: Sequence[Tensor]) -> list[Payload] | None:
+        """Copies the tensors into one new span, with a lease for each; None while there is no room.
+        RunError if there never will be."""
+        span = self.reserve(sum(align(tensor.nbytes) for tensor in tensors))
+        if span is None:
+            return None
+        span.leases = len(tensors)
+        return self.write(tensors, span)
 
     def write(self, tensors: Sequence[Tensor], span: Span) -> list[Payload]:
         """Copies the tensors into the span, each aligned; payloads that name them."""
@@ -101,21 +144,49 @@ class Pool:
         return payloads
 
     def view(self, payload: Payload) -> Tensor:
-        """The tensor itself, without a copy, for as long as the caller holds the lease."""
+        """The tensor itself, without a copy, for as long as the caller has the lease and, where it
+        is not the owner's, holds the span (`hold`)."""
+        if payload.span in self._spans:
+            self._uses += 1
+            self._spans[payload.span].used = self._uses
         return self._tensor(payload, self._bytes(payload))
 
     def leased_view(self, payload: Payload) -> Tensor:
         """As `view`, but the lease is the view's: when it dies, `dropped` gets the span."""
+        self.hold(payload)
         raw = self._bytes(payload).view(_Leased)
         raw.returned, raw.span = self.dropped, payload.span
         self._held[payload.span] += 1
         return self._tensor(payload, raw)
 
+    def lease(self, payload: Payload) -> Lease:
+        """As `leased_view`, but the lease is released when the caller says so, or its `with` ends:
+        `dropped` gets the span then."""
+        self.hold(payload)
+        self._held[payload.span] += 1
+        return Lease(self.view(payload), payload.span, self.dropped.append)
+
+    def copy(self, payloads: Sequence[Payload]) -> Tensor:
+        """The rows of these payloads below each other, in memory of the caller's own."""
+        return torch.cat([self.view(payload) for payload in payloads])
+
     def take_dropped(self) -> Counter[int]:
         """The leases, by span, whose views have died since the last call."""
         dropped = Counter(self.dropped.pop() for _ in range(len(self.dropped)))
         self._held -= dropped
+        for address, count in dropped.items():
+            self.let_go(address, count)
         return dropped
+
+    def hold(self, payload: Payload) -> None:
+        """Keeps the payload's span in its tier until `let_go`; for those who look at it."""
+        if self._tiers:
+            self._tiers[owner_of(payload.span)].hold(offset_of(payload.span), 1)
+
+    def let_go(self, address: int, count: int = 1) -> None:
+        """Takes back so many holds on a span."""
+        if self._tiers:
+            self._tiers[owner_of(address)].let_go(offset_of(address), 1, count)
 
     def recall(self) -> Counter[int]:
         """All leases that are still the views', by span; none of them is returned again. For a
@@ -132,40 +203,72 @@ class Pool:
             return False
         del self._spans[address]
         self._allocator.free(offset_of(address))
+        if self._spiller is not None:
+            self._spiller.free(span)
+            self._spiller.fetch_nearest(self._spans.values())
         self.on_free(span)
         return True
+
+    def reclaim(self) -> list[Span]:
+        """Frees every span whose leases are out, because those who held them are dead."""
+        lost = [span for span in self._spans.values() if span.leases]
+        for span in lost:
+            self.release(span.address, span.leases)
+        return lost
 
     def exchange(self, owner: int, slot: int, num_bytes: int) -> Tensor:
         """Bytes [num_bytes] beyond the payloads of a segment, where the replicas of a stage hold
         their summed gradients for each other; `slot` is 0 or 1."""
         segment = self._segments[owner]
         start = segment.size // 2 + slot * (segment.size // 4)
-        if num_bytes > segment.size // 4 or start < self.limit:
+        if num_bytes > segment.size // 4 or start < self._allocator.capacity:
             raise RunError(f"{num_bytes} bytes of gradients exceed the segment of {segment.size}")
         return torch.from_numpy(segment.bytes[start : start + num_bytes])
 
     def _bytes(self, payload: Payload) -> np.ndarray[Any, Any]:
-        start = offset_of(payload.span) + payload.offset
-        return self._segments[owner_of(payload.span)].bytes[start : start + payload.num_bytes]
+        owner, offset = divmod(payload.span - _HOST, MAX_SEGMENT)
+        start = offset + payload.offset
+        segment = self._segments[owner] if not self._tiers else self._find(payload.span)
+        return segment.bytes[start : start + payload.num_bytes]
+
+    def _find(self, address: int) -> Segment:
+        """The tier that has the bytes of a span: the owner knows, others ask the kernel."""
+        tiers, own = self._tiers[owner_of(address)], self._spans.get(address)
+        on_host = tiers.is_on_host(offset_of(address)) if own is None else not own.on_disk
+        return tiers.host if on_host else tiers.disk
 
     @staticmethod
     def _tensor(payload: Payload, raw: np.ndarray[Any, Any]) -> Tensor:
         if raw.size == 0:
             return torch.empty(payload.shape, dtype=dtype_of(payload.dtype))
-        return torch.from_numpy(raw).view(dtype_of(payload.dtype)).view(payload.shape)
+        flat = torch.frombuffer(raw, dtype=dtype_of(payload.dtype))
+        return flat if len(payload.shape) == 1 else flat.view(payload.shape)
 
 
 def inline_payload(tensor: Tensor) -> Payload:
     """The payload of a small tensor, its bytes in the message."""
     assert tensor.nbytes <= INLINE_BYTES
-    raw = tensor.detach().contiguous().reshape(-1)
-    data = raw.view(torch.uint8).numpy().tobytes() if raw.numel() else b""
+    data = _bytes_of(tensor) if tensor.numel() else b""
     return Payload(data, 0, 0, dtype_name(tensor.dtype), tuple(tensor.shape))
 
 
 def inline_tensor(payload: Payload) -> Tensor:
     """The tensor of an inline payload: a copy, since messages are read-only."""
+    dtype = dtype_of(payload.dtype)
     if not payload.data:
-        return torch.empty(payload.shape, dtype=dtype_of(payload.dtype))
-    raw = torch.frombuffer(bytearray(payload.data), dtype=torch.uint8)
-    return raw.view(dtype_of(payload.dtype)).view(payload.shape)
+        return torch.empty(payload.shape, dtype=dtype)
+    flat = torch.frombuffer(bytearray(payload.data), dtype=dtype)
+    return flat if len(payload.shape) == 1 else flat.view(payload.shape)
+
+
+def _bytes_of(tensor: Tensor) -> bytes:
+    plain = tensor.detach() if tensor.requires_grad else tensor
+    if tensor.dtype in _WITHOUT_NUMPY:
+        plain = plain.contiguous().reshape(-1).view(torch.uint8)
+    return plain.numpy(force=True).tobytes()
+
+
+_WITHOUT_NUMPY = frozenset(
+    dtype_of(name) for name in DTYPE_NAMES if name.startswith(("bfloat16", "float8"))
+)
+"""Dtypes that NumPy does not know."""

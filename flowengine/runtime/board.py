@@ -16,9 +16,11 @@ from flowengine.runtime.events import State
 _STATES: tuple[State, ...] = get_args(State)
 _HEAD = struct.Struct("<BBHxxxxddddQQ")
 _SINCE = struct.Struct("<d")
-_NUM_IDS, _TEXT_BYTES = 16, 80
-_SLOT = 512
-assert _HEAD.size + 8 * _NUM_IDS + _TEXT_BYTES <= _SLOT
+_LEVEL = struct.Struct("<IIQ")
+_NUM_IDS, _TEXT_BYTES, _NUM_LEVELS = 256, 80, 32
+_LEVELS_AT = _HEAD.size + 8 * _NUM_IDS + _TEXT_BYTES
+_SLOT = 4096
+assert _LEVELS_AT + 4 + _LEVEL.size * _NUM_LEVELS <= _SLOT
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,8 @@ class Notes:
     """What one worker says of itself.
 
     since_s: when it entered this state; the times by state do not count it yet.
-    num_in_hand may exceed len(in_hand), which is cut.
+    num_in_hand may exceed len(in_hand), which is cut. levels: rows and bytes on each of its
+    outgoing channels, in their order; cut, too.
     """
 
     state: State
@@ -39,6 +42,7 @@ class Notes:
     peak_bytes: int
     num_in_hand: int
     in_hand: tuple[int, ...]
+    levels: tuple[tuple[int, int], ...] = ()
 
 
 class Board:
@@ -75,6 +79,7 @@ class Board:
         start = worker * _SLOT + _HEAD.size + 8 * _NUM_IDS
         self._bytes[start : start + len(text)] = text
         self._write_ids(worker, notes.in_hand)
+        self._write_levels(worker, notes.levels)
 
     def take_in_hand(self, worker: int, samples: tuple[int, ...], *, now_s: float) -> None:
         """Notes that the worker begins to work, and on which samples."""
@@ -91,6 +96,20 @@ class Board:
     def _write_ids(self, worker: int, samples: tuple[int, ...]) -> None:
         ids = samples[:_NUM_IDS]
         struct.pack_into(f"<{len(ids)}q", self._bytes, worker * _SLOT + _HEAD.size, *ids)
+
+    def _write_levels(self, worker: int, levels: tuple[tuple[int, int], ...]) -> None:
+        at = worker * _SLOT + _LEVELS_AT
+        kept = levels[:_NUM_LEVELS]
+        struct.pack_into("<I", self._bytes, at, len(kept))
+        for index, (items, num_bytes) in enumerate(kept):
+            _LEVEL.pack_into(self._bytes, at + 4 + index * _LEVEL.size, items, 0, num_bytes)
+
+    def _read_levels(self, worker: int) -> tuple[tuple[int, int], ...]:
+        at = worker * _SLOT + _LEVELS_AT
+        (count,) = struct.unpack_from("<I", self._bytes, at)
+        starts = (at + 4 + index * _LEVEL.size for index in range(min(count, _NUM_LEVELS)))
+        found = (_LEVEL.unpack_from(self._bytes, start) for start in starts)
+        return tuple((items, num_bytes) for items, _, num_bytes in found)
 
     def read(self, worker: int) -> Notes:
         """What the worker last wrote."""
@@ -111,4 +130,5 @@ class Board:
             peak_bytes=peak,
             num_in_hand=in_hand,
             in_hand=struct.unpack_from(f"<{ids}q", self._bytes, start + _HEAD.size),
+            levels=self._read_levels(worker),
         )

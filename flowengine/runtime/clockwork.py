@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from flowengine.channel import Kind, Message
 from flowengine.errors import FlowError, StageError
+from flowengine.runtime.spans import SpanLog, Work
 from flowengine.runtime.stage import Stage
 
 _ROOT = Path(__file__).parents[1]
@@ -22,26 +24,53 @@ _LIBRARIES = tuple(
 class Clockwork:
     """Runs a stage's pieces of work and books the time between them."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], *, spans: SpanLog | None = None) -> None:
+        """spans: where pieces of work and waits are noted one by one, if they are wanted."""
         self._clock = clock
+        self.spans = spans
         self.since_s = clock()
         self.seconds = {"busy": 0.0, "blocked": 0.0, "starved": 0.0}
         self.causes: dict[str, float] = defaultdict(float)
         self._idle_state, self._idle_on = "starved", "its start"
+        self._step, self._held_out = 0, False
 
     def run(self, stage: Stage) -> bool:
         """One `advance` of the stage: its time counts as busy if it did anything, and the time
         before it as whatever the stage then waited for."""
         began = self._clock()
+        stage.work_now = None
         with failing(stage):
             moved = stage.advance()
         self._settle(began)
         if moved:
-            self.since_s = self._clock()
-            self.seconds["busy"] += self.since_s - began
+            self._book(stage, began)
         else:
             self._idle_state, self._idle_on = stage.waits.state, stage.waits.on
         return moved
+
+    def handle(self, stage: Stage, sender: int, message: Message) -> None:
+        """Delivers a message. What a notice sets going, an optimizer step, counts as busy."""
+        if message[0] != Kind.NOTICE or message[1] == "finish":
+            with failing(stage):
+                stage.handle(sender, message)
+            return
+        began = self._clock()
+        stage.work_now = Work("optimizer", message[2])
+        with failing(stage):
+            stage.handle(sender, message)
+        self._settle(began)
+        self._book(stage, began)
+
+    def _book(self, stage: Stage, began: float) -> None:
+        """Books the time since `began` as busy."""
+        self.since_s = self._clock()
+        self.seconds["busy"] += self.since_s - began
+        work = stage.work_now
+        if work is not None:
+            self._step, self._held_out = work.step, work.held_out
+        if self.spans is not None:
+            work = work or Work("other", self._step, self._held_out)
+            self.spans.add("busy", work, began, self.since_s)
 
     def _settle(self, now: float) -> None:
         """Books the time since the last look as idle."""
@@ -49,6 +78,9 @@ class Clockwork:
         if self._idle_state in self.seconds and idle > 0:
             self.seconds[self._idle_state] += idle
             self.causes[f"{self._idle_state}: {self._idle_on}"] += idle
+            if self.spans is not None:
+                wait = Work(self._idle_on, self._step, self._held_out)
+                self.spans.add(self._idle_state, wait, self.since_s, now)
         self.since_s = now
 
 

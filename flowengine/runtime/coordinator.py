@@ -19,7 +19,16 @@ import torch
 from flowengine.api import Encoder, Objective
 from flowengine.channel import Kind, Message, Post
 from flowengine.errors import RunError
-from flowengine.runtime.events import CatalogueRows, Observer, Reported, StepDone
+from flowengine.runtime.events import (
+    CatalogueRows,
+    LeftOut,
+    Observer,
+    PackRows,
+    Reported,
+    SpanRows,
+    StepDone,
+)
+from flowengine.runtime.start import BEGINNING, DeadLetter, Start
 from flowengine.runtime.topology import Topology
 
 
@@ -40,7 +49,13 @@ class Coordinator:
     """Answers notices, and tells the observer what they add up to."""
 
     def __init__(
-        self, topology: Topology, *, post: Post, observe: Observer, clock: Callable[[], float]
+        self,
+        topology: Topology,
+        *,
+        post: Post,
+        observe: Observer,
+        clock: Callable[[], float],
+        start: Start = BEGINNING,
     ) -> None:
         self._topology = topology
         self._graph = topology.graph
@@ -48,7 +63,9 @@ class Coordinator:
         self._observe = observe
         self._clock = clock
         self._steps: dict[int, _Step] = defaultdict(_Step)
-        self._next = 0
+        self._next = start.step
+        self.losses = list(start.losses)
+        self.dead_letters = list(start.dead_letters)
         stages = self._graph.stages
         self._trained = [stage.name for stage in stages if stage.trains]
         self._encoders = [s for s in stages if isinstance(s.what, Encoder) and s.trains]
@@ -109,6 +126,10 @@ class Coordinator:
                 self._post(worker.index, (Kind.NOTICE, "commit", step, state.norm))
         self._report()
 
+    def _on_left_out(self, sample: int, stage: str, reason: str) -> None:
+        self.dead_letters.append(DeadLetter(sample, stage, reason))
+        self._observe(LeftOut(sample, self._clock(), stage, reason))
+
     def _on_report(self, worker: int, step: int, name: str, value: Any) -> None:
         stage = self._topology.workers[worker].stage.name
         self._observe(Reported(stage, step, self._clock(), name, value))
@@ -116,12 +137,21 @@ class Coordinator:
     def _on_catalogue(self, columns: dict[str, list[Any]]) -> None:
         self._observe(CatalogueRows(columns))
 
+    def _on_spans(self, worker: int, columns: dict[str, list[Any]]) -> None:
+        spec = self._topology.workers[worker]
+        self._observe(SpanRows(spec.stage.name, spec.replica, columns))
+
+    def _on_packs(self, columns: dict[str, list[Any]]) -> None:
+        self._observe(PackRows(columns))
+
     def _on_done(self, worker: int, weights: str) -> None:
         self.done[worker] = weights
 
     def _report(self) -> None:
         while self._objectives and self._is_known(self._steps[self._next]):
-            self._observe(self._step_done(self._next, self._steps.pop(self._next)))
+            done = self._step_done(self._next, self._steps.pop(self._next))
+            self.losses.append(done.loss)
+            self._observe(done)
             self._next += 1
 
     def _is_known(self, state: _Step) -> bool:

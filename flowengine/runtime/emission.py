@@ -10,9 +10,8 @@ from torch import Tensor
 
 from flowengine.channel import ROW_BYTES, Outlet, Row, flatten, weigh
 from flowengine.errors import RunError
-from flowengine.pool import INLINE_BYTES, Payload, Pool, inline_payload
+from flowengine.pool import INLINE_BYTES, Payload, Pool, Span, inline_payload
 from flowengine.pool.allocator import align
-from flowengine.pool.pool import Span
 from flowengine.runtime.round import Round
 from flowengine.runtime.site import Edge, Site
 
@@ -32,6 +31,11 @@ class Header:
     def of(cls, row: Row, round_: Round) -> Header:
         """The header of a value made from this row."""
         return cls(round_, row.sample, row.pack, row.place, row.tokens, row.media)
+
+    @property
+    def turn(self) -> tuple[int, int] | None:
+        """When the plan has it used, None without a plan."""
+        return (self.round.number, self.pack) if self.pack >= 0 else None
 
     @property
     def key(self) -> int:
@@ -65,7 +69,8 @@ class Emission:
             if not outlet.has_room(len(rows), size):
                 return f"credits of '{reader}'"
         if self.tensors and self.span is None:
-            self.span = pool.reserve(sum(align(tensor.nbytes) for tensor in self.tensors))
+            size = sum(align(tensor.nbytes) for tensor in self.tensors)
+            self.span = pool.reserve(size, self.labels[0].turn)
             if self.span is None:
                 return "room in the pool"
         self._send(pool, now)

@@ -26,6 +26,7 @@ from flowengine.runtime.emission import Header, catalogue_entry
 from flowengine.runtime.flight import Flight, fly, land
 from flowengine.runtime.round import Round
 from flowengine.runtime.site import Site
+from flowengine.runtime.spans import Work
 from flowengine.runtime.stage import Stage
 from flowengine.runtime.trainer import Trainer
 
@@ -94,7 +95,9 @@ class EncoderStage(Stage):
         if self._can_take_back():
             return self._take_back()
         if self._step_is_over():
-            self.trainer.finish_step(self._open_steps.popleft())
+            step = self._open_steps.popleft()
+            self.work_now = Work("optimizer", step)
+            self.trainer.finish_step(step)
             return True
         return False
 
@@ -104,7 +107,7 @@ class EncoderStage(Stage):
         return self._say_why()
 
     def end(self) -> str:
-        return self.trainer.save()
+        return self.trainer.end(finishing=self.finishing)
 
     # forward
 
@@ -143,7 +146,8 @@ class EncoderStage(Stage):
         arrived = self._arrived.pop((self.current, self._next))
         parts = [arrived[place] for place in range(len(arrived))]
         rows = [row for _, row in parts]
-        self.take_in_hand(tuple(row.sample for row in rows))
+        work = Work("forward", round_.step, round_.held_out, self._next)
+        self.take_in_hand(tuple(row.sample for row in rows), work)
         flight = self._fly(round_, version, rows)
         counts = self._count_features(rows, flight)
         for inlet, row in parts:
@@ -201,7 +205,7 @@ class EncoderStage(Stage):
         flight, span = encoded.flight, None
         if flight is not None:
             assert flight.outputs is not None
-            span = self.pool.reserve(flight.outputs.nbytes)
+            span = self.pool.reserve(flight.outputs.nbytes, (encoded.round.number, encoded.pack))
             if span is None:
                 return self.wait("blocked", "room in the pool")
             self.pool.write([flight.outputs.detach()], span)
@@ -245,7 +249,9 @@ class EncoderStage(Stage):
         flight = self._flights.popleft()
         span, dtype = flight.span, self.site.graph.dtype
         assert span is not None
-        self.take_in_hand(tuple(entry["sample"] for entry in span.entries))
+        pack = span.entries[0]["pack"] if span.entries else -1
+        work = Work("backward", flight.step, False, pack)
+        self.take_in_hand(tuple(entry["sample"] for entry in span.entries), work)
         land(self.spec, flight, self.pool.view(Payload(None, span.address, 0, dtype, flight.shape)))
         for entry in span.entries:
             entry["state"] = "gradient"

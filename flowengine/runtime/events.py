@@ -66,10 +66,28 @@ class CatalogueRows:
 
 
 @dataclass(frozen=True)
+class SpanRows:
+    """What one stage replica did and when, column by column (flowengine.runtime.spans)."""
+
+    stage: str
+    replica: int
+    columns: Mapping[str, list[Any]]
+
+
+@dataclass(frozen=True)
+class PackRows:
+    """The packs of one round as planned, column by column (flowengine.observe.tables.PACKS)."""
+
+    columns: Mapping[str, list[Any]]
+
+
+@dataclass(frozen=True)
 class StageStatus:
     """One stage replica now, and its time so far by state.
 
-    waits_for: in words, what it is starved of or blocked on. blocked_on: seconds by such a cause.
+    waits_for: in words, what it is starved of or blocked on. causes: seconds by such a cause, once
+    the run is over. since_s: when it came into this state. in_hand: the samples it works on, or
+    worked on last. pid: of its process.
     """
 
     stage: str
@@ -80,6 +98,9 @@ class StageStatus:
     blocked_s: float
     starved_s: float
     causes: Mapping[str, float] = field(default_factory=dict)
+    since_s: float = 0.0
+    in_hand: tuple[int, ...] = ()
+    pid: int = 0
 
 
 @dataclass(frozen=True)
@@ -92,22 +113,70 @@ class PoolStatus:
 
 
 @dataclass(frozen=True)
+class ChannelStatus:
+    """Rows and bytes on a channel now, those included that its reader still works on; and their
+    bounds. producer, consumer: stages with their replica, as in "eye[1]"."""
+
+    producer: str
+    consumer: str
+    port: str
+    items: int
+    bound_items: int
+    num_bytes: int
+    bound_bytes: int
+
+
+@dataclass(frozen=True)
 class Status:
     """A look at all stages, several times a second."""
 
     wall_s: float
     stages: tuple[StageStatus, ...]
     pool: PoolStatus
+    channels: tuple[ChannelStatus, ...] = ()
+
+
+@dataclass(frozen=True)
+class CheckpointDone:
+    """A checkpoint after `step` training steps is whole and on the disk."""
+
+    step: int
+    wall_s: float
+    path: Path
+
+
+@dataclass(frozen=True)
+class Restarted:
+    """A worker died, and the run goes on behind `step` training steps; restarts so far."""
+
+    step: int
+    wall_s: float
+    restarts: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A sample became a dead letter: it is left out of training from here on."""
+
+    sample: int
+    wall_s: float
+    stage: str
+    reason: str
 
 
 @dataclass(frozen=True)
 class RunDone:
-    """The run trained its last step; status is the final one. weights: file per stage."""
+    """The run trained its last step, or the last it was asked for by a signal (interrupted).
+
+    status: the final one. weights: file per stage.
+    """
 
     wall_s: float
     start_s: float
     status: Status
     weights: Mapping[str, str]
+    interrupted: bool = False
 
 
 @dataclass(frozen=True)
@@ -118,5 +187,17 @@ class RunFailed:
     error: str
 
 
-Event = RunStarted | StepDone | Reported | CatalogueRows | Status | RunDone | RunFailed
+Rows = CatalogueRows | SpanRows | PackRows
+Event = (
+    RunStarted
+    | StepDone
+    | Reported
+    | Rows
+    | Status
+    | CheckpointDone
+    | Restarted
+    | LeftOut
+    | RunDone
+    | RunFailed
+)
 Observer = Callable[[Event], None]

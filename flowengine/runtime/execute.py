@@ -1,4 +1,4 @@
-"""Runs a graph on one of the runtimes."""
+"""Runs a graph on one of the runtimes, and on again where a worker died."""
 
 from __future__ import annotations
 
@@ -7,30 +7,79 @@ from pathlib import Path
 from typing import Literal
 
 from flowengine.api import Source
+from flowengine.errors import InterruptedRunError, WorkerLostError
 from flowengine.graph import Graph
-from flowengine.runtime.events import Observer, RunFailed, RunStarted
+from flowengine.runtime.events import LeftOut, Observer, Restarted, RunFailed, RunStarted
 from flowengine.runtime.inline import InlineRun
+from flowengine.runtime.recovery import Recovery
 from flowengine.runtime.round import num_steps
+from flowengine.runtime.start import BEGINNING, Start
 
 Runtime = Literal["inline", "local"]
+STALL_S = 60.0
 
 
-def execute(graph: Graph, *, runtime: Runtime, run_dir: Path, observe: Observer) -> None:
+def execute(
+    graph: Graph,
+    *,
+    runtime: Runtime,
+    run_dir: Path,
+    observe: Observer,
+    start: Start = BEGINNING,
+    max_restarts: int = 0,
+    stall_s: float = STALL_S,
+) -> None:
     """Runs a checked graph to its end and writes its weights to run_dir/weights.
 
+    max_restarts: how often the run may go back to its last checkpoint after a worker's death.
+    stall_s: after so many seconds in which nobody is at work the run is given up (local runtime).
     RunError if it ends early, after `observe` was told.
     """
     began = time.perf_counter()
     source = next(stage.what for stage in graph.stages if isinstance(stage.what, Source))
     names = tuple(stage.name for stage in graph.stages)
     observe(RunStarted(graph.name, runtime, run_dir, num_steps(graph, source), names))
+    for letter in start.dead_letters:
+        observe(LeftOut(letter.sample, 0.0, letter.stage, letter.reason))
     try:
         if runtime == "inline":
-            InlineRun(graph, run_dir=run_dir, observe=observe).run()
+            InlineRun(graph, run_dir=run_dir, observe=observe, start=start).run()
         else:
-            from flowengine.runtime.local import LocalRun
-
-            LocalRun(graph, run_dir=run_dir, observe=observe).run()
+            _run_local(graph, run_dir, observe, start, max_restarts, began, stall_s)
+    except InterruptedRunError:
+        raise
     except BaseException as error:
         observe(RunFailed(time.perf_counter() - began, f"{type(error).__name__}: {error}"))
         raise
+
+
+def _run_local(
+    graph: Graph,
+    run_dir: Path,
+    observe: Observer,
+    start: Start,
+    max_restarts: int,
+    began: float,
+    stall_s: float,
+) -> None:
+    from flowengine.runtime.local import LocalRun
+
+    recovery = Recovery(graph, run_dir=run_dir, start=start, max_restarts=max_restarts)
+    while True:
+        try:
+            LocalRun(
+                graph,
+                run_dir=run_dir,
+                observe=observe,
+                start=start,
+                began=began,
+                stall_s=stall_s,
+            ).run()
+            return
+        except WorkerLostError as lost:
+            before, start = start, recovery.restart(lost)
+            now = time.perf_counter() - began
+            for letter in start.dead_letters:
+                if letter.sample not in before.left_out:
+                    observe(LeftOut(letter.sample, now, letter.stage, letter.reason))
+            observe(Restarted(start.step, now, recovery.restarts, str(lost)))

@@ -8,12 +8,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from flowengine.api import Operator, Ports
 from flowengine.channel import Inlet, Row, restore
+from flowengine.checkpoint import Part, read_part
 from flowengine.runtime.emission import Emission, Header, prepare
+from flowengine.runtime.round import Round
+from flowengine.runtime.saver import Saver, has_state, part_name
 from flowengine.runtime.site import Site
+from flowengine.runtime.spans import Work
 from flowengine.runtime.stage import Stage
 
 ROWS_AT_ONCE = 64
@@ -36,10 +43,14 @@ class FunctionStage(Stage):
         self._parts: dict[int, dict[str, tuple[Inlet, Row]]] = {}
         self._ready: deque[dict[str, tuple[Inlet, Row]]] = deque()
         self._unsent: deque[Emission] = deque()
+        self._saver = Saver(site) if has_state(self._operator) else None
+        self._steps_done = site.start.step
 
     def open(self) -> None:
         if self._operator is not None:
             self._operator.open(self.context())
+        if self._saver is not None and self.site.start.checkpoint is not None:
+            self._load_state(self.site.start.checkpoint)
 
     def close(self) -> None:
         if self._operator is not None:
@@ -56,8 +67,35 @@ class FunctionStage(Stage):
             self._check_joined()
             if self._operator is not None:
                 self._operator.flush()
+            self._pass_barrier(self.rounds[self.current])
             return self.close_round()
         return self.wait("starved", f"rows from {self._missing()}")
+
+    def end(self) -> str:
+        if self._saver is not None:
+            if self._saver.is_due_at_end(self._steps_done, finishing=self.finishing):
+                self._save_state()
+            self._saver.close()
+        return ""
+
+    def _pass_barrier(self, round_: Round) -> None:
+        if not round_.held_out:
+            self._steps_done = round_.step + 1
+            if self._saver is not None and self._saver.is_due(self._steps_done):
+                self._save_state()
+
+    def _save_state(self) -> None:
+        assert self._saver is not None
+        assert self._operator is not None
+        state = self._operator.state()
+        tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
+        values = {name: value for name, value in state.items() if name not in tensors}
+        self._saver.save(self._steps_done, Part(tensors, values))
+
+    def _load_state(self, checkpoint: Path) -> None:
+        assert self._operator is not None
+        part = read_part(checkpoint, part_name(self.site.worker))
+        self._operator.load_state({**part.values, **part.tensors})
 
     def _do_next(self) -> bool:
         if self._unsent:
@@ -80,7 +118,10 @@ class FunctionStage(Stage):
 
     def _run(self, parts: dict[str, tuple[Inlet, Row]]) -> bool:
         _, first = parts[self._ports[0]]
-        self.take_in_hand((first.sample,))
+        round_ = self.rounds[self.current]
+        self.take_in_hand(
+            (first.sample,), Work("process", round_.step, round_.held_out, first.pack)
+        )
         result = self._process(*(self._value(*parts[port]) for port in self._ports))
         for inlet, row in parts.values():
             inlet.give_back([row])

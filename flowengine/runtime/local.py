@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import pickle
 import selectors
+import shutil
 import signal
 import socket
 import time
@@ -19,43 +20,75 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from flowengine.channel import Kind, Link, Message
-from flowengine.errors import GraphError, StageError, StallError, WorkerLostError
+from flowengine.errors import (
+    GraphError,
+    InterruptedRunError,
+    StageError,
+    StallError,
+    WorkerLostError,
+)
 from flowengine.graph import Graph
 from flowengine.nursery import open_nursery
 from flowengine.pool import Segment
 from flowengine.runtime.board import Board, Notes
 from flowengine.runtime.coordinator import Coordinator
-from flowengine.runtime.events import Observer, PoolStatus, RunDone, StageStatus, Status
-from flowengine.runtime.segments import make_segments
-from flowengine.runtime.stall import describe_stall
+from flowengine.runtime.events import (
+    CheckpointDone,
+    Observer,
+    PoolStatus,
+    RunDone,
+    StageStatus,
+    Status,
+)
+from flowengine.runtime.interrupt import catching_signals, describe_interrupt
+from flowengine.runtime.look import channel_statuses
+from flowengine.runtime.saver import make_publisher
+from flowengine.runtime.segments import make_disks, make_segments
+from flowengine.runtime.stacks import FOLDER, take_stacks
+from flowengine.runtime.stall import describe_stall, find_dependencies
+from flowengine.runtime.start import BEGINNING, Start
 from flowengine.runtime.threads import computes, threads_per_worker
 from flowengine.runtime.topology import Topology, WorkerSpec
 from flowengine.runtime.worker import Boot, run_worker
 
 TICK_S = 0.25
-STALL_S = 60.0
 STOP_S = 5.0
+STUCK = 10
+SHOWN = 16
 
 
 class LocalRun:
     """One run of a graph in worker processes of this machine."""
 
     def __init__(
-        self, graph: Graph, *, run_dir: Path, observe: Observer, stall_s: float = STALL_S
+        self,
+        graph: Graph,
+        *,
+        run_dir: Path,
+        observe: Observer,
+        start: Start = BEGINNING,
+        stall_s: float = 60.0,
+        began: float | None = None,
+        spans: bool = True,
     ) -> None:
-        self._began = time.perf_counter()
+        self._began = time.perf_counter() if began is None else began
         self._topology = Topology(graph)
         self._run_dir = run_dir
         self._observe = observe
         self._stall_s = stall_s
+        self._spans = spans
         self._coordinator = Coordinator(
-            self._topology, post=self._post, observe=observe, clock=self.clock
+            self._topology, post=self._post, observe=observe, clock=self.clock, start=start
         )
+        self._start_at = start
+        self._publisher = make_publisher(self._topology, self._coordinator, run_dir=run_dir)
         self._segments: list[Segment] = []
         self._processes: dict[int, BaseProcess] = {}
         self._controls: dict[int, Link] = {}
         self._selector = selectors.DefaultSelector()
         self._ready: set[int] = set()
+        self._pids: dict[int, int] = {}
+        self._marks: list[tuple[str, float]] = []
         self._start_s = 0.0
         self._causes: dict[int, dict[str, float]] = {}
         self._last_message = time.perf_counter()
@@ -65,16 +98,28 @@ class LocalRun:
         return time.perf_counter() - self._began
 
     def run(self) -> None:
-        """Runs the graph to its end. StageError, WorkerLostError or StallError if it fails."""
-        try:
-            self._start()
-            while not self._coordinator.is_done:
-                self._look()
-            self._stop()
-            weights = self._coordinator.weights
-            self._observe(RunDone(self.clock(), self._start_s, self.status(), weights))
-        finally:
-            self._clean_up()
+        """Runs the graph to its end. StageError, WorkerLostError, StallError or CheckpointError if
+        it fails; InterruptedRunError if a signal ended it early."""
+        with catching_signals() as interrupt:
+            try:
+                self._start()
+                while not self._coordinator.is_done:
+                    self._look()
+                    if interrupt.take():
+                        self._tell_all("finish")
+                self._stop()
+                self._publish()
+                self._observe(self._describe_end(interrupted=interrupt.came))
+            finally:
+                self._clean_up()
+        if interrupt.came:
+            raise InterruptedRunError(
+                describe_interrupt(len(self._coordinator.losses), self._run_dir)
+            )
+
+    def _describe_end(self, *, interrupted: bool) -> RunDone:
+        weights = self._coordinator.weights
+        return RunDone(self.clock(), self._start_s, self.status(), weights, interrupted)
 
     def status(self) -> Status:
         """A look at all workers."""
@@ -88,7 +133,8 @@ class LocalRun:
             peak_bytes=sum(note.peak_bytes for note in notes),
             capacity_bytes=sum(worker.limit for worker in self._topology.workers),
         )
-        return Status(self.clock(), stages, pool)
+        channels = channel_statuses(self._topology, [note.levels for note in notes])
+        return Status(self.clock(), stages, pool, channels)
 
     def _describe(self, worker: WorkerSpec, note: Notes) -> StageStatus:
         seconds = {"busy": note.busy_s, "blocked": note.blocked_s, "starved": note.starved_s}
@@ -103,6 +149,9 @@ class LocalRun:
             blocked_s=seconds["blocked"],
             starved_s=seconds["starved"],
             causes=self._causes.get(worker.index, {}),
+            since_s=note.since_s,
+            in_hand=note.in_hand,
+            pid=self._pids.get(worker.index, 0),
         )
 
     # starting
@@ -111,8 +160,9 @@ class LocalRun:
         workers = self._topology.workers
         blob = self._pickle_graph()
         segments = make_segments(self._topology)
+        disks = make_disks(self._topology, self._run_dir)
         board = Segment.create(Board.size_bytes(len(workers)))
-        self._segments = [*segments.values(), board]
+        self._segments = [*segments.values(), *disks.values(), board]
         self._board = Board(board)
         links: dict[int, dict[int, socket.socket]] = {worker.index: {} for worker in workers}
         for one, other in sorted(self._topology.pairs):
@@ -124,18 +174,24 @@ class LocalRun:
             self._controls[worker.index] = Link(ours)
             boot = Boot(
                 index=worker.index,
+                label=worker.label,
                 graph=blob,
                 graph_file=self._topology.graph.file,
                 run_dir=self._run_dir,
                 began=self._began,
                 num_threads=threads if computes(worker) else 1,
                 segments=segments,
+                disks=disks,
                 board=board,
                 control=theirs,
                 links=links[worker.index],
+                start=self._start_at,
+                spans=self._spans,
             )
             process = context.Process(target=run_worker, args=(boot,), name=worker.label)
             process.start()
+            assert process.pid is not None
+            self._pids[worker.index] = process.pid
             self._processes[worker.index] = process
             theirs.close()
             for connection in links[worker.index].values():
@@ -205,7 +261,11 @@ class LocalRun:
         if worker.index in self._causes:
             self._selector.unregister(process.sentinel)
             return
-        raise WorkerLostError(self._describe_death(worker, process.exitcode))
+        raise WorkerLostError(
+            self._describe_death(worker, process.exitcode),
+            worker=worker.label,
+            samples=self._board.read(worker.index).in_hand,
+        )
 
     def _describe_death(self, worker: WorkerSpec, exit_code: int | None) -> str:
         notes = self._board.read(worker.index)
@@ -214,8 +274,8 @@ class LocalRun:
             hint = "; if nobody did, look for the out-of-memory killer in the kernel's log"
         else:
             how, hint = f"ended with exit code {exit_code}", "; its own error stands above"
-        samples = ", ".join(str(sample) for sample in notes.in_hand)
-        more = notes.num_in_hand - len(notes.in_hand)
+        samples = ", ".join(str(sample) for sample in notes.in_hand[:SHOWN])
+        more = notes.num_in_hand - SHOWN
         samples += f" and {more} more" if more > 0 else ""
         hand = f" with samples {samples} in hand" if samples else " with no sample in hand"
         stage = worker.stage
@@ -229,12 +289,39 @@ class LocalRun:
         if now - getattr(self, "_last_look", 0.0) < TICK_S:
             return
         self._last_look = now
+        self._publish()
         status = self.status()
-        if any(stage.state in ("busy", "starting") for stage in status.stages):
-            self._last_message = now
-        if now - self._last_message > self._stall_s:
-            raise StallError(describe_stall(status))
+        self._watch(status, now)
         self._observe(status)
+
+    def _watch(self, status: Status, now: float) -> None:
+        """StallError if nobody is at work for stall_s, or all are at the same work for
+        STUCK times as long."""
+        marks: list[tuple[str, float]] = [(s.state, s.since_s) for s in status.stages]
+        if marks != self._marks:
+            self._marks, self._last_message = marks, now
+        at_work = any(stage.state in ("busy", "starting") for stage in status.stages)
+        if now - self._last_message > self._stall_s * (STUCK if at_work else 1):
+            raise StallError(self._explain_stall(status))
+
+    def _explain_stall(self, status: Status) -> str:
+        """The text, which a file in the run directory holds as well, with the workers' stacks."""
+        known = find_dependencies(self._topology.graph)
+        text = describe_stall(status, known)
+        pids = {worker.label: self._pids[worker.index] for worker in self._topology.workers}
+        stacks = take_stacks(self._run_dir, pids)
+        told = [f"{label}:\n{stack}" for label, stack in stacks.items()]
+        path = self._run_dir / "stall.txt"
+        path.write_text("\n\n".join([text, *told]) + "\n", encoding="utf-8")
+        return f"{text}\nthe stacks of all workers are in {path}"
+
+    def _publish(self) -> None:
+        for step, path in self._publisher.poll():
+            self._observe(CheckpointDone(step, self.clock(), path))
+
+    def _tell_all(self, subject: str) -> None:
+        for worker in self._topology.workers:
+            self._post(worker.index, (Kind.NOTICE, subject))
 
     def _post(self, worker: int, message: Message) -> None:
         self._controls[worker].send(message)
@@ -242,8 +329,7 @@ class LocalRun:
     # ending
 
     def _stop(self) -> None:
-        for worker in self._topology.workers:
-            self._post(worker.index, (Kind.NOTICE, "stop"))
+        self._tell_all("stop")
         while len(self._causes) < len(self._processes):
             self._look()
         deadline = time.perf_counter() + STOP_S
@@ -257,6 +343,7 @@ class LocalRun:
         for process in self._processes.values():
             process.join()
             process.close()
+        shutil.rmtree(self._run_dir / FOLDER, ignore_errors=True)
         self._selector.close()
         for link in self._controls.values():
             link.close()

@@ -24,6 +24,7 @@ from flowengine.pool import Payload, inline_tensor
 from flowengine.runtime.emission import Emission, Header, prepare
 from flowengine.runtime.round import Round
 from flowengine.runtime.site import Site
+from flowengine.runtime.spans import Work
 from flowengine.runtime.stage import Stage
 from flowengine.runtime.trainer import Trainer
 
@@ -76,11 +77,13 @@ class ObjectiveStage(Stage):
         return self.wait("starved", "packs")
 
     def end(self) -> str:
-        return self.trainer.save()
+        return self.trainer.end(finishing=self.finishing)
 
     def _run(self, inlet: Inlet, row: Row) -> bool:
-        self.take_in_hand(tuple(member[0] for member in row.tree))
         round_ = self.rounds[self.current]
+        what = "answer" if round_.held_out else "train"
+        work = Work(what, round_.step, round_.held_out, row.pack)
+        self.take_in_hand(tuple(member[0] for member in row.tree), work)
         loaded = self._load_pack(row, learns=not round_.held_out)
         torch.manual_seed(self.site.seed("forward", round_.number, row.pack))
         if round_.held_out:
@@ -108,6 +111,10 @@ class ObjectiveStage(Stage):
             )
             for modality, payload in features.items():
                 payloads.setdefault(modality, []).append(payload)
+        for parts in payloads.values():
+            for part in parts:
+                if part.data is None:
+                    self.pool.hold(part)
         leaves = {
             modality: self._rows(parts).requires_grad_(learns and modality in self._returns)
             for modality, parts in payloads.items()
@@ -124,7 +131,7 @@ class ObjectiveStage(Stage):
         whole = _side_by_side(filled)
         if whole is not None:
             return self.pool.view(whole).detach()
-        return torch.cat([self.pool.view(part) for part in filled])
+        return self.pool.copy(filled)
 
     # training
 
@@ -169,6 +176,8 @@ class ObjectiveStage(Stage):
     def _give_up_features(self, loaded: _Loaded, round_: Round) -> None:
         for modality, parts in loaded.payloads.items():
             counts = Counter(part.span for part in parts if part.data is None)
+            for address, count in counts.items():
+                self.pool.let_go(address, count)
             trained = modality in self._returns and not round_.held_out
             self.give_up(counts.items(), Kind.GRADIENT if trained else Kind.RELEASE)
 
@@ -201,6 +210,7 @@ class ObjectiveStage(Stage):
             self.site.notify("losses", round_.step, self.site.worker.replica, self._losses)
             self._losses = []
             if self.trainer.trains:
+                self.work_now = Work("optimizer", round_.step)
                 self.trainer.finish_step(round_.step)
         return self.close_round()
 

@@ -10,6 +10,7 @@ from typing import Any
 from flowengine.channel import ROW_BYTES, Inlet, Row
 from flowengine.runtime.round import Round
 from flowengine.runtime.site import Site
+from flowengine.runtime.spans import Work
 from flowengine.runtime.stage import Stage
 from flowengine.runtime.topology import SAMPLES
 
@@ -68,7 +69,9 @@ class PackerStage(Stage):
     def _pass_on(self) -> bool:
         assert self._assembled is not None
         row, parts = self._assembled
-        self.take_in_hand(tuple(member[0] for member in row.tree))
+        round_ = self.rounds[self.current]
+        work = Work("join", round_.step, round_.held_out, row.pack)
+        self.take_in_hand(tuple(member[0] for member in row.tree), work)
         (edge,) = self.site.edges
         outlet = edge.route(row.pack)
         if not outlet.could_hold(1, row.size):

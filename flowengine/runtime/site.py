@@ -13,6 +13,7 @@ from flowengine.channel import Inlet, Kind, Outlet, Post
 from flowengine.graph import Graph
 from flowengine.pool import Pool
 from flowengine.runtime.round import derive_seed
+from flowengine.runtime.start import BEGINNING, Start
 from flowengine.runtime.topology import COORDINATOR, Topology, WorkerSpec
 
 
@@ -43,6 +44,7 @@ class Site:
     clock: Callable[[], float]
     run_dir: Path
     on_hand: Callable[[tuple[int, ...]], None]
+    start: Start
 
     @property
     def graph(self) -> Graph:
@@ -77,6 +79,7 @@ def make_site(
     clock: Callable[[], float],
     run_dir: Path,
     on_hand: Callable[[tuple[int, ...]], None] = lambda _: None,
+    start: Start = BEGINNING,
 ) -> Site:
     """The site of worker `index`, its outlets and inlets made from the topology."""
     worker = topology.workers[index]
@@ -101,4 +104,15 @@ def make_site(
         for channel in topology.channels
         if channel.consumer == index
     ]
-    return Site(topology, worker, pool, list(edges.values()), inlets, post, clock, run_dir, on_hand)
+    return Site(
+        topology=topology,
+        worker=worker,
+        pool=pool,
+        edges=list(edges.values()),
+        inlets=inlets,
+        post=post,
+        clock=clock,
+        run_dir=run_dir,
+        on_hand=on_hand,
+        start=start,
+    )

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from flowengine.api import Lengths, Packer, Source
-from flowengine.errors import RunError
 from flowengine.runtime.emission import Header, prepare
+from flowengine.runtime.planner import Member, Planner
 from flowengine.runtime.round import Round, Stretch, stretches
 from flowengine.runtime.site import Site
+from flowengine.runtime.spans import Work
 from flowengine.runtime.stage import Stage
 
 
 @dataclass
 class _Plan:
-    """A round under way: its packs as (sample id, index in the source, lengths), and the next."""
+    """A round under way: its packs, and the next."""
 
     round: Round
-    packs: list[list[tuple[int, int, Lengths | None]]]
+    packs: list[list[Member]]
     next: int = 0
 
 
@@ -33,23 +35,29 @@ class SourceStage(Stage):
         held_out = [evaluation.source for evaluation in site.graph.evaluations]
         self._held_out = held_out[0] if held_out else self._source
         packers = [s for s in site.graph.stages if isinstance(s.what, Packer)]
-        self._packer = packers[0] if packers else None
-        self._stretches: Iterator[Stretch] = stretches(site.graph, self._source)
+        self._planner = (
+            Planner(packers[0], alone=site.start.alone, leave_out=self._leave_out)
+            if packers
+            else None
+        )
+        every = stretches(site.graph, self._source)
+        self._stretches: Iterator[Stretch] = islice(every, site.start.round, None)
         self._plan: _Plan | None = None
         self._exhausted = False
+        self._left_out = site.start.left_out
 
     def open(self) -> None:
         self._source.open(self.context())
         if self._held_out is not self._source:
             self._held_out.open(self.context())
-        if self._packer is not None:
-            self._planner.open(replace(self.context(), stage=self._packer.name))
+        if self._planner is not None:
+            self._planner.packer.open(replace(self.context(), stage=self._planner.name))
 
     def close(self) -> None:
         self._source.close()
         self._held_out.close()
-        if self._packer is not None:
-            self._planner.close()
+        if self._planner is not None:
+            self._planner.packer.close()
 
     def work(self) -> bool:
         if self._exhausted:
@@ -62,7 +70,7 @@ class SourceStage(Stage):
         return self._emit_pack(plan, plan.next - 1)
 
     def _begin_round(self) -> bool:
-        stretch = next(self._stretches, None)
+        stretch = None if self.finishing else next(self._stretches, None)
         if stretch is None:
             self._exhausted = True
             return True
@@ -73,85 +81,83 @@ class SourceStage(Stage):
 
     def _end_round(self, plan: _Plan) -> bool:
         (self._held_out if plan.round.held_out else self._source).flush()
-        if self._packer is not None:
-            self._planner.flush()
+        if self._planner is not None:
+            self._planner.packer.flush()
         self._plan = None
         return self.close_round()
 
-    @property
-    def _planner(self) -> Packer:
-        """The packer, whose plans are made here: what is in them is known before it is read."""
-        assert self._packer is not None
-        assert isinstance(self._packer.what, Packer)
-        return self._packer.what
-
     def _make_plan(self, stretch: Stretch) -> _Plan:
-        source = self._held_out if stretch.held_out else self._source
-        total = source.num_samples()
-        indices = range(stretch.start, stretch.stop)
-        ids = [-1 - index if stretch.held_out else index for index in indices]
-        places = [index if total is None else index % total for index in indices]
-        if self._packer is None:
-            alone: list[list[tuple[int, int, Lengths | None]]]
-            alone = [[(sample, place, None)] for sample, place in zip(ids, places, strict=True)]
+        members = self._members(stretch)
+        ids = tuple(member.sample for member in members)
+        planner = self._planner
+        if planner is None:
             round_ = Round(stretch.number, stretch.step, stretch.held_out, len(ids), 0, ())
-            return _Plan(round_, alone)
-        self.take_in_hand(tuple(ids))
-        lengths = [source.lengths(place) for place in places]
-        packs = self._pack(lengths, ids)
+            return _Plan(round_, [[member] for member in members])
+        source = self._held_out if stretch.held_out else self._source
+        self.take_in_hand(ids, Work("plan", stretch.step, stretch.held_out))
+        measured = [m._replace(lengths=source.lengths(m.place)) for m in members]
+        packs = planner.plan(measured)
+        lengths = [[m.lengths for m in pack if m.lengths is not None] for pack in packs]
         round_ = Round(
             number=stretch.number,
             step=stretch.step,
             held_out=stretch.held_out,
-            samples=len(ids),
-            targets=sum(length.targets for length in lengths),
+            samples=sum(len(pack) for pack in packs),
+            targets=sum(length.targets for pack in lengths for length in pack),
             pack_sizes=tuple(len(pack) for pack in packs),
         )
         if not round_.targets and not round_.held_out:
             raise self.fail_row(
-                f"step {round_.step} has {len(ids)} samples and not one target token, so it has "
-                "no loss; expected labels other than -100 in at least one of them"
+                f"step {round_.step} has {round_.samples} samples and not one target token, so it "
+                "has no loss; expected labels other than -100 in at least one of them"
             )
-        self._report_plan(round_, lengths)
-        return _Plan(round_, [[(ids[i], places[i], lengths[i]) for i in pack] for pack in packs])
+        self._report(round_, lengths, planner.packer)
+        return _Plan(round_, packs)
 
-    def _pack(self, lengths: list[Lengths], ids: list[int]) -> list[list[int]]:
-        packer = self._planner
-        for sample, length in zip(ids, lengths, strict=True):
-            if length.tokens > packer.max_tokens:
-                raise RunError(
-                    f"{self._packer}: sample {sample} has {length.tokens} tokens, a pack holds "
-                    f"{packer.max_tokens}; raise max_tokens="
-                )
-        packs = packer.plan(lengths)
-        if sorted(index for pack in packs for index in pack) != list(range(len(lengths))):
-            raise RunError(
-                f"{self._packer}: plan() must give every index below {len(lengths)} exactly once; "
-                f"got {sum(map(len, packs))} indices in {len(packs)} packs"
-            )
-        return [pack for pack in packs if pack]
+    def _members(self, stretch: Stretch) -> list[Member]:
+        """The round's samples but the dead letters, not yet measured. A held-out sample's id is
+        below 0."""
+        source = self._held_out if stretch.held_out else self._source
+        total = source.num_samples()
+        found = []
+        for index in range(stretch.start, stretch.stop):
+            sample = -1 - index if stretch.held_out else index
+            if sample not in self._left_out:
+                found.append(Member(sample, index if total is None else index % total, None))
+        return found
 
-    def _report_plan(self, round_: Round, lengths: list[Lengths]) -> None:
-        room = len(round_.pack_sizes) * self._planner.max_tokens
-        tokens = sum(length.tokens for length in lengths)
+    def _leave_out(self, sample: int, reason: str) -> None:
+        assert self._planner is not None
+        self.site.notify("left_out", sample, self._planner.name, reason)
+
+    def _report(self, round_: Round, packs: list[list[Lengths]], packer: Packer) -> None:
+        """Tells the coordinator of the round's packs."""
+        count = len(packs)
+        tokens = [sum(length.tokens for length in pack) for pack in packs]
         if not round_.held_out:
-            self.site.notify(
-                "plan",
-                round_.step,
-                round_.samples,
-                tokens,
-                round_.targets,
-                len(round_.pack_sizes),
-                tokens / room,
-            )
+            fill = sum(tokens) / (count * packer.max_tokens)
+            of_step = (round_.samples, sum(tokens), round_.targets, count, fill)
+            self.site.notify("plan", round_.step, *of_step)
+        columns = {
+            "step": [round_.step] * count,
+            "held_out": [round_.held_out] * count,
+            "pack": list(range(count)),
+            "samples": list(round_.pack_sizes),
+            "tokens": tokens,
+            "targets": [sum(length.targets for length in pack) for pack in packs],
+            "room_tokens": [packer.max_tokens] * count,
+            "cost": [packer.cost_of(pack) for pack in packs],
+        }
+        self.site.notify("packs", columns)
 
     def _emit_pack(self, plan: _Plan, index: int) -> bool:
         members = plan.packs[index]
-        self.take_in_hand(tuple(sample for sample, _, _ in members))
+        work = Work("read", plan.round.step, plan.round.held_out, index)
         source = self._held_out if plan.round.held_out else self._source
         pack = index if plan.round.pack_sizes else -1
         values = []
         for place, (sample, at, lengths) in enumerate(members):
+            self.take_in_hand((sample,), work)
             value = source.read(at)
             if lengths is not None:
                 self._check_lengths(sample, value, lengths)

@@ -6,6 +6,8 @@ Rules.
 - A stage never blocks: what cannot be sent yet stays in `pending`, and nothing else is begun.
 - Every round that opens on the inlets opens on the outlets before its first row, and closes there
   when all inlets have closed it and all of its rows are dealt with.
+- Told to finish, the source begins no further round, and the stages that keep something make a
+  checkpoint of where that ends.
 - When its inlets have ended and its rounds are over, a stage ends its outlets and returns the
   leases of what its operator keeps; it is done when all leases on its own spans have come back.
 """
@@ -28,6 +30,7 @@ from flowengine.pool import Payload, Span, inline_tensor, owner_of
 from flowengine.runtime.emission import Emission
 from flowengine.runtime.round import Round
 from flowengine.runtime.site import Site
+from flowengine.runtime.spans import Work
 
 
 @dataclass(frozen=True)
@@ -48,10 +51,12 @@ class Stage(ABC):
         self.pool.on_free = self._on_free
         self.waits = Wait("starved", "its start")
         self.in_hand: tuple[int, ...] = ()
+        self.work_now: Work | None = None
         self.done = False
         self._said_end = False
         self.rounds: dict[int, Round] = {}
-        self.current = 0
+        self.current = site.start.round
+        self.finishing = False
         self.pending: Emission | None = None
         self._inlets = {inlet.channel: inlet for inlet in site.inlets}
         self._outlets = {o.channel: o for edge in site.edges for o in edge.outlets}
@@ -98,7 +103,10 @@ class Stage(ABC):
                 self.on_gradient(address, count)
         else:
             assert kind == Kind.NOTICE, f"unknown message {kind} from worker {sender}"
-            self.on_notice(fields[0], fields[1:])
+            if fields[0] == "finish":
+                self.finishing = True
+            else:
+                self.on_notice(fields[0], fields[1:])
 
     def on_gradient(self, address: int, count: int) -> None:
         """A consumer wrote the gradient into the span and returned its leases."""
@@ -126,9 +134,10 @@ class Stage(ABC):
         self._send_pending()
         return True
 
-    def take_in_hand(self, samples: tuple[int, ...]) -> None:
-        """Says which samples the work that begins now is about, in case it never ends."""
-        self.in_hand = samples
+    def take_in_hand(self, samples: tuple[int, ...], work: Work | None = None) -> None:
+        """Says which samples the work that begins now is about, in case it never ends; and what
+        work it is, for the record."""
+        self.in_hand, self.work_now = samples, work
         self.site.on_hand(samples)
 
     def wait(self, state: Literal["starved", "blocked"], on: str) -> bool:
@@ -169,6 +178,13 @@ class Stage(ABC):
         """Returns the leases whose views have died since the last call."""
         if self.pool.dropped:
             self.give_up(self.pool.take_dropped().items(), Kind.RELEASE)
+
+    def levels(self) -> tuple[tuple[int, int], ...]:
+        """Rows and bytes on each outgoing channel now, in the order of the channels."""
+        return tuple(
+            (outlet.bound_items - outlet.items, outlet.bound_bytes - outlet.num_bytes)
+            for _, outlet in sorted(self._outlets.items())
+        )
 
     def give_up(self, leases: Iterable[tuple[int, int]], kind: Kind) -> None:
         """Returns leases (span, count) to their owners, as released or as gradients."""

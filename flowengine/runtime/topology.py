@@ -13,7 +13,7 @@ from typing import Any
 from flowengine.api import Encoder, Objective, Packer, Sample
 from flowengine.graph import Graph
 from flowengine.graph.description import POOL, Endpoint, StageSpec, modality_of
-from flowengine.graph.share import share_bytes
+from flowengine.graph.share import disk_share_bytes, share_bytes
 
 COORDINATOR = -1
 """Where notices go: the process that keeps the ledger of steps."""
@@ -24,12 +24,14 @@ SAMPLES = "samples"
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """One stage replica. limit: bytes of payload that it may have in the pool."""
+    """One stage replica. limit, disk_limit: bytes of payload that it may have in host memory and on
+    disk."""
 
     index: int
     stage: StageSpec
     replica: int
     limit: int
+    disk_limit: int = 0
 
     @property
     def label(self) -> str:
@@ -55,7 +57,9 @@ class Topology:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.workers = [
-            WorkerSpec(index, stage, replica, share_bytes(graph, stage))
+            WorkerSpec(
+                index, stage, replica, share_bytes(graph, stage), disk_share_bytes(graph, stage)
+            )
             for index, (stage, replica) in enumerate(
                 (stage, replica) for stage in graph.stages for replica in range(stage.replicas)
             )

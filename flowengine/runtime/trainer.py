@@ -22,9 +22,11 @@ from safetensors.torch import save_model
 from torch import Tensor, nn
 
 from flowengine.api import Trainable
+from flowengine.checkpoint import gather_training, read_part, restore_training
 from flowengine.errors import RunError
 from flowengine.graph.description import StageSpec
 from flowengine.runtime.round import derive_seed
+from flowengine.runtime.saver import Saver
 from flowengine.runtime.site import Site
 
 
@@ -45,10 +47,10 @@ class Trainer:
     def __init__(self, site: Site, *, staleness: int) -> None:
         self.site = site
         self.spec = site.worker.stage
-        self.version = 0
         assert isinstance(self.spec.what, Trainable)
         self._operator: Trainable[Any] = self.spec.what
         self.trains = self.spec.trains
+        self.version = site.start.step if self.trains else 0
         self.module = build_module(self.spec, seed=site.graph.seed, dtype=site.graph.dtype)
         self._staleness = staleness
         self._parameters = [p for p in self.module.parameters() if p.requires_grad]
@@ -57,7 +59,11 @@ class Trainer:
         if self.trains:
             assert self.spec.optimizer is not None
             self._optimizer = self.spec.optimizer.build(self._parameters)
-            if staleness:
+            self._saver = Saver(site)
+            if site.start.checkpoint is not None:
+                part = read_part(site.start.checkpoint, self.spec.name)
+                self._kept = restore_training(part, self.module, self._optimizer)
+            elif staleness:
                 self._keep()
 
     @property
@@ -104,10 +110,15 @@ class Trainer:
         assert self.spec.optimizer is not None
         return self.spec.optimizer.lr * self.spec.optimizer.schedule.factor(self.version)
 
-    def save(self) -> str:
-        """Writes the weights as safetensors; the file's path within the run directory."""
+    def end(self, *, finishing: bool) -> str:
+        """Writes the weights as safetensors, and the last checkpoint if there is to be one; the
+        weights' path within the run directory."""
         if self.site.worker.replica:
             return ""
+        if self.trains:
+            if self._saver.is_due_at_end(self.version, finishing=finishing):
+                self._checkpoint()
+            self._saver.close()
         name = f"weights/{self.spec.name}.safetensors"
         path: Path = self.site.run_dir / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -197,4 +208,10 @@ class Trainer:
         if self._staleness:
             self._keep()
         if self.site.worker.replica == 0:
+            if self._saver.is_due(self.version):
+                self._checkpoint()
             self.site.notify("stepped", step, self.spec.name, rate)
+
+    def _checkpoint(self) -> None:
+        part = gather_training(self.module, self._optimizer, self._kept)
+        self._saver.save(self.version, part)

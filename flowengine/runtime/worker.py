@@ -32,12 +32,18 @@ from flowengine.pool import Pool, Segment
 from flowengine.runtime.board import Board, Notes
 from flowengine.runtime.clockwork import Clockwork, close_stage, failing
 from flowengine.runtime.site import make_site
+from flowengine.runtime.spans import SpanLog
+from flowengine.runtime.stacks import write_stacks_on_signal
 from flowengine.runtime.stage import Stage
 from flowengine.runtime.stages import make_stage
+from flowengine.runtime.start import Start
 from flowengine.runtime.topology import COORDINATOR, Topology
 
 IDLE_S = 0.5
 """After so long without a message, garbage that may hold leases is collected once."""
+
+NOTE_S = 0.1
+"""A worker that never waits notes what it does as often as this."""
 
 _PR_SET_PDEATHSIG = 1
 
@@ -48,27 +54,34 @@ class Boot:
 
     graph: the pickled Graph, from this run's supervisor; graph_file: to import before unpickling.
     began: the run's start on the monotonic clock, which all processes of a machine share.
+    spans: whether to tell what was done when.
     """
 
     index: int
+    label: str
     graph: bytes
     graph_file: Path | None
     run_dir: Path
     began: float
     num_threads: int
     segments: dict[int, Segment]
+    disks: dict[int, Segment]
     board: Segment
     control: socket.socket
     links: dict[int, socket.socket]
+    start: Start
+    spans: bool = True
 
 
 def run_worker(boot: Boot) -> None:
     """The worker's main function."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     torch.set_num_threads(boot.num_threads)
     control = Link(boot.control)
     try:
+        write_stacks_on_signal(boot.run_dir, boot.label)
         _Worker(boot, control).run()
     except StageError as error:
         _say_error(control, str(error), error)
@@ -101,11 +114,18 @@ class _Worker:
             make_site(
                 topology,
                 boot.index,
-                pool=Pool(boot.index, boot.segments, worker.limit),
+                pool=Pool(
+                    boot.index,
+                    boot.segments,
+                    worker.limit,
+                    disks=boot.disks,
+                    disk_limit=worker.disk_limit,
+                ),
                 post=self._post,
                 clock=self._clock,
                 run_dir=boot.run_dir,
                 on_hand=self._take_in_hand,
+                start=boot.start,
             )
         )
         self._selector = selectors.DefaultSelector()
@@ -114,7 +134,8 @@ class _Worker:
 
     def run(self) -> None:
         """Opens the stage and runs it until the supervisor says stop."""
-        self._clockwork = Clockwork(self._clock)
+        self._clockwork = Clockwork(self._clock, spans=SpanLog() if self._boot.spans else None)
+        self._noted_s = 0.0
         try:
             self._run()
         except BaseException:
@@ -122,7 +143,8 @@ class _Worker:
                 self._stage.close()
             raise
         close_stage(self._stage)
-        self._note()
+        self._note(waits=True)
+        self._send_spans()
         self._post(COORDINATOR, self._times())
         self._control.drain()
 
@@ -132,8 +154,8 @@ class _Worker:
         self._post(COORDINATOR, (Kind.NOTICE, "ready", self._boot.index, os.getpid()))
         while not self._stopped:
             moved = self._clockwork.run(self._stage)
-            if not moved:
-                self._note()
+            if not moved or self._clockwork.since_s - self._noted_s > NOTE_S:
+                self._note(waits=not moved)
             self._move_messages(wait=not moved and not self._mine)
 
     def _clock(self) -> float:
@@ -150,12 +172,13 @@ class _Worker:
     def _take_in_hand(self, samples: tuple[int, ...]) -> None:
         self._board.take_in_hand(self._boot.index, samples, now_s=self._clock())
 
-    def _note(self) -> None:
+    def _note(self, *, waits: bool) -> None:
         clockwork, stage = self._clockwork, self._stage
+        self._noted_s = clockwork.since_s
         notes = Notes(
-            state=stage.waits.state,
+            state=stage.waits.state if waits else "busy",
             since_s=clockwork.since_s,
-            waits_for=stage.waits.on,
+            waits_for=stage.waits.on if waits else "",
             busy_s=clockwork.seconds["busy"],
             blocked_s=clockwork.seconds["blocked"],
             starved_s=clockwork.seconds["starved"],
@@ -163,8 +186,17 @@ class _Worker:
             peak_bytes=stage.pool.peak_bytes,
             num_in_hand=0,
             in_hand=(),
+            levels=stage.levels(),
         )
         self._board.write(self._boot.index, notes)
+        if clockwork.spans is not None and clockwork.spans.is_due(clockwork.since_s):
+            self._send_spans()
+
+    def _send_spans(self) -> None:
+        clockwork = self._clockwork
+        if clockwork.spans is not None:
+            columns = clockwork.spans.take(clockwork.since_s)
+            self._post(COORDINATOR, (Kind.NOTICE, "spans", self._boot.index, columns))
 
     def _move_messages(self, *, wait: bool) -> None:
         mine, self._mine = self._mine, []
@@ -210,8 +242,7 @@ class _Worker:
             self._handle(peer, message)
 
     def _handle(self, sender: int, message: Message) -> None:
-        with failing(self._stage):
-            self._stage.handle(sender, message)
+        self._clockwork.handle(self._stage, sender, message)
 
     def _times(self) -> tuple[Any, ...]:
         causes = {cause: round(seconds, 6) for cause, seconds in self._clockwork.causes.items()}

@@ -1,6 +1,28 @@
 """What a pack costs, and which samples share one."""
 
-from flowengine.schedule.cost import Cost, flowtrain_cost
-from flowengine.schedule.packing import TooLongError, balance, pack, warm
+from flowengine.schedule.balancing import balance
+from flowengine.schedule.cost import Cost, flowtrain_cost, model_cost
+from flowengine.schedule.fit import Drift, Fit, RunningFit, fit_cost
+from flowengine.schedule.lengths import TooLong, TooLongError
+from flowengine.schedule.packing import least_packs, pack
+from flowengine.schedule.step import plan_step
+from flowengine.schedule.stream import StreamPacker
+from flowengine.schedule.warm import warm
 
-__all__ = ["Cost", "TooLongError", "balance", "flowtrain_cost", "pack", "warm"]
+__all__ = [
+    "Cost",
+    "Drift",
+    "Fit",
+    "RunningFit",
+    "StreamPacker",
+    "TooLong",
+    "TooLongError",
+    "balance",
+    "fit_cost",
+    "flowtrain_cost",
+    "least_packs",
+    "model_cost",
+    "pack",
+    "plan_step",
+    "warm",
+]

@@ -53,3 +53,39 @@ def flowtrain_cost(tokens: Sequence[int], *, max_tokens: int) -> float:
     arXiv 2606.23087; no sum over samples, so a pack's longest sample hides the others.
     """
     return sum(tokens) / max_tokens + (max(tokens) / max_tokens) ** 2
+
+
+def model_cost(
+    *,
+    layers: int,
+    width: int,
+    heads: int,
+    hidden: int,
+    vocabulary: int,
+    flops_per_s: float,
+    kv_heads: int | None = None,
+    gated: bool = True,
+    causal: bool = True,
+) -> Cost:
+    """What training a transformer decoder takes, in seconds, from its shape alone.
+
+    width: of the residual stream; a head has width / heads. hidden: of the feed-forward layer.
+    kv_heads: of keys and values, if fewer. gated: three feed-forward matrices, not two. causal:
+    attention skips the half that a causal mask hides, as fused kernels do.
+    flops_per_s: what the device reaches in this model, not its peak.
+
+    A matrix of p weights takes 2 p FLOPs per token forward and twice that backward; scores and
+    weighted values take 4 width FLOPs per layer and pair of tokens (Kaplan et al. 2020, table 1;
+    Chowdhery et al. 2022, appendix B).
+    """
+    shape = {"layers": layers, "width": width, "heads": heads, "hidden": hidden}
+    shape |= {"vocabulary": vocabulary, "kv_heads": kv_heads or heads}
+    for name, value in shape.items():
+        if value < 1:
+            raise ValueError(f"cost: {name} is {value}; expected at least 1")
+    if not 0 < flops_per_s < math.inf:
+        raise ValueError(f"cost: flops_per_s is {flops_per_s}; expected a number above 0")
+    attention = 2 * width * width * (1 + shape["kv_heads"] / heads)
+    weights = layers * (attention + (3 if gated else 2) * width * hidden) + width * vocabulary
+    pairs = layers * width * (2 if causal else 4)
+    return Cost(linear=6 * weights / flops_per_s, quadratic=3 * pairs / flops_per_s)

@@ -1,147 +1,64 @@
-"""Which samples share a pack.
+"""As few packs as can be found.
 
-`pack` fills as few packs as it can; `balance` makes packs of nearly equal cost out of one step's
-samples. Both are pure functions: equal arguments give equal packs, on every machine. A result is
-(ids, offsets), int64: pack k holds samples ids[offsets[k]:offsets[k + 1]] in ascending order, and
-the packs come in the order of their first samples.
+`pack` is a pure function: equal arguments give equal packs, on every machine, and the same lengths
+in another order give packs of the same lengths. A result is (ids, offsets), int64: pack k holds
+samples ids[offsets[k]:offsets[k + 1]] in ascending order, and the packs come in the order of their
+first samples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 from numpy.typing import ArrayLike
 
-from flowengine.errors import FlowError
 from flowengine.schedule import kernels
-from flowengine.schedule.kernels import Floats, Integers
+from flowengine.schedule.lengths import MOST_TOKENS, Integers, Small, TooLong, fitting, integers
 
-REFINEMENT_BUDGET = 2**26
-"""Exchanges of samples that one call of `balance` weighs at most: 0.1 s on one core."""
-
-
-class TooLongError(FlowError, ValueError):
-    """A sample does not fit an empty pack.
-
-    position: its index in the lengths given. unit: what there is too much of, e.g. "tokens".
-    size: how many the sample has. limit: how many a pack holds. remedy: the argument to raise.
-    """
-
-    def __init__(self, position: int, unit: str, size: int, limit: int, remedy: str) -> None:
-        super().__init__(position, unit, size, limit, remedy)
-        self.position = position
-        self.unit = unit
-        self.size = size
-        self.limit = limit
-        self.remedy = remedy
-
-    def __str__(self) -> str:
-        return self.message(sample=self.position)
-
-    def message(self, *, sample: int) -> str:
-        """What to tell the user, with the sample called by this number."""
-        return (
-            f"pack: sample {sample} has {self.size} {self.unit}, a pack holds {self.limit}; "
-            f"raise {self.remedy}"
-        )
+WINDOW = 256
+"""Samples that wait at a time in the second way of packing."""
 
 
-def pack(lengths: ArrayLike, *, max_tokens: int) -> tuple[Integers, Integers]:
-    """Packs of at most `max_tokens`, few of them: best fit decreasing.
+def pack(
+    lengths: ArrayLike, *, max_tokens: int, too_long: TooLong = "error"
+) -> tuple[Integers, Integers]:
+    """Packs of at most `max_tokens`, few of them.
 
     lengths: tokens per sample, integers [n]; a NumPy array or an Arrow column.
+    too_long: what becomes of a sample of more than `max_tokens`. With "own-pack" it is a pack; with
+        "dead-letter" it is in none; with "error" it raises TooLongError.
+
+    Best fit decreasing (Johnson 1973); where that needs more packs than the bound L2 of Martello
+    and Toth (1990), also a search with a look-ahead of 256 samples, and the better of the two.
     """
-    sizes = _integers(lengths)[:, np.newaxis]
-    limits = np.array([max_tokens], np.int64)
-    _check_fit(sizes, limits, media=())
-    return _group(*_best_fit(sizes, limits))
+    sizes, kept = fitting(integers(lengths), max_tokens=max_tokens, too_long=too_long)
+    ids, offsets = kernels.group(*fewest(sizes, max_tokens))
+    return (ids if kept is None else kept[ids]), offsets
 
 
-def balance(
-    lengths: ArrayLike,
-    costs: Floats,
-    *,
-    max_tokens: int,
-    min_packs: int = 1,
-    rows: Mapping[str, ArrayLike] | None = None,
-    max_rows: Mapping[str, int] | None = None,
-) -> tuple[Integers, Integers]:
-    """Packs of nearly equal cost: as few as best fit decreasing finds, or `min_packs` if more.
+def least_packs(lengths: ArrayLike, *, max_tokens: int) -> int:
+    """How many packs every packing needs at least: the bound L2 of Martello and Toth (1990).
 
-    lengths: tokens per sample, integers [n]. costs: at least 0, float64 [n].
-    min_packs: met unless there are fewer samples.
-    rows, max_rows: feature rows per sample and modality, integers [n], and how many a pack holds.
+    lengths: tokens per sample, integers [n], none above `max_tokens`.
     """
-    rows, max_rows = rows or {}, max_rows or {}
-    if missing := max_rows.keys() - rows.keys():
-        raise ValueError(f"pack: max_rows has {sorted(missing)}, rows has {sorted(rows)}")
-    columns = [lengths, *(rows[name] for name in max_rows)]
-    sizes = np.stack([_integers(column) for column in columns], axis=1)
-    limits = np.array([max_tokens, *max_rows.values()], np.int64)
-    if costs.shape != (len(sizes),) or not (costs >= 0).all():
+    sizes, _ = fitting(integers(lengths), max_tokens=max_tokens, too_long="error")
+    return int(kernels.lower_bound(kernels.longest_first(sizes), sizes, max_tokens))
+
+
+def fewest(sizes: Small, max_tokens: int) -> tuple[Small, int]:
+    """The pack of every sample, int32 [n], and how many packs."""
+    total = int(sizes.sum(dtype=np.int64))
+    if total <= max_tokens:
+        return np.zeros(len(sizes), np.int32), int(len(sizes) > 0)
+    if max_tokens > MOST_TOKENS:
         raise ValueError(
-            f"pack: costs are of shape {costs.shape} for {len(sizes)} samples; "
-            "expected one per sample, at least 0"
+            f"pack: max_tokens is {max_tokens} and the samples have more together; expected at "
+            f"most {MOST_TOKENS}"
         )
-    _check_fit(sizes, limits, media=tuple(max_rows))
-    fewest, least = _best_fit(sizes, limits)
-    num_packs = max(least, min(min_packs, len(sizes)))
-    dearest_first = np.argsort(-costs, kind="stable")
-    pack_of, found_room = kernels.spread(dearest_first, costs, sizes, limits, num_packs)
-    if not found_room:
-        pack_of = fewest
-        kernels.split(pack_of, costs, least, num_packs)
-    if num_packs > 1:
-        kernels.refine(pack_of, costs, sizes, limits, num_packs, REFINEMENT_BUDGET)
-    return _group(pack_of, num_packs)
-
-
-def warm() -> None:
-    """Compiles the loops, or loads them from the disk: once per process, before time counts."""
-    lengths = np.array([3, 2, 2], np.int64)
-    pack(lengths, max_tokens=4)
-    balance(lengths, lengths.astype(np.float64), max_tokens=4)
-    kernels.split(np.zeros(3, np.int64), np.ones(3), 1, 2)
-
-
-def _integers(lengths: ArrayLike) -> Integers:
-    array = np.asarray(lengths)
-    if array.size == 0:
-        return np.empty(0, np.int64)
-    if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise ValueError(
-            f"pack: lengths are {array.dtype} of shape {array.shape}; expected integers [n], "
-            "without nulls"
-        )
-    array = array.astype(np.int64)
-    position = int(array.argmin())
-    if array[position] < 0:
-        raise ValueError(
-            f"pack: sample {position} has length {array[position]}; expected 0 or more"
-        )
-    return array
-
-
-def _check_fit(sizes: Integers, limits: Integers, *, media: tuple[str, ...]) -> None:
-    over = np.argwhere(sizes > limits)
-    if len(over) == 0:
-        return
-    position, column = over[0].tolist()
-    unit, remedy = "tokens", "max_tokens="
-    if column > 0:
-        unit, remedy = f"{media[column - 1]} rows", f'max_rows["{media[column - 1]}"]'
-    raise TooLongError(position, unit, int(sizes[position, column]), int(limits[column]), remedy)
-
-
-def _best_fit(sizes: Integers, limits: Integers) -> tuple[Integers, int]:
-    longest_first = np.argsort(-sizes[:, 0], kind="stable")
-    # more room than the step fills changes nothing, and the kernel's memory grows with the limit
-    limits = np.minimum(limits, sizes.sum(axis=0))
-    pack_of, num_packs = kernels.best_fit(longest_first, sizes, limits)
-    return pack_of, int(num_packs)
-
-
-def _group(pack_of: Integers, num_packs: int) -> tuple[Integers, Integers]:
-    ids, offsets = kernels.group(pack_of, num_packs)
-    return ids, offsets
+    order = kernels.longest_first(sizes)
+    pack_of, num_packs = kernels.best_fit_decreasing(order, sizes, max_tokens)
+    if num_packs > kernels.lower_bound(order, sizes, max_tokens):
+        most_free = (num_packs - 1) * max_tokens - total
+        other, fewer = kernels.look_ahead(order, sizes, max_tokens, WINDOW, most_free)
+        if fewer > 0:
+            return other, fewer
+    return pack_of, num_packs

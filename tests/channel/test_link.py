@@ -100,6 +100,17 @@ def test_a_peer_that_dies_with_unread_bytes_is_reported(ends: tuple[Link, Link])
     assert one.closed
 
 
+def test_the_last_words_of_a_peer_with_unread_bytes_are_heard(ends: tuple[Link, Link]) -> None:
+    """A reset of the connection does not swallow what the peer had sent before it."""
+    one, other = ends
+    one.send(notice(1))
+    other.send(notice(7))
+    other.close()
+    assert list(one.receive()) == [notice(7)]
+    assert list(one.receive()) == []
+    assert one.closed
+
+
 def test_a_message_cut_off_by_death_is_no_message(ends: tuple[Link, Link]) -> None:
     """Half a message of a dead peer is dropped."""
     one, other = ends
@@ -110,15 +121,19 @@ def test_a_message_cut_off_by_death_is_no_message(ends: tuple[Link, Link]) -> No
 
 
 def test_sending_to_the_dead_is_silent(ends: tuple[Link, Link]) -> None:
-    """A send, flush or drain after the peer has gone drops the message and closes the link."""
+    """A send, flush or drain after the peer has gone drops the message; what the peer had sent is
+    still heard, then the link is closed."""
     one, other = ends
     one.send(BIG)
+    other.send(notice(7))
     other.close()
     one.flush()
-    assert one.closed
     one.send(BIG)
     one.drain()
     assert not one.wants_to_write
+    assert list(one.receive()) == [notice(7)]
+    assert list(one.receive()) == []
+    assert one.closed
 
 
 def test_close_may_be_called_twice(ends: tuple[Link, Link]) -> None:

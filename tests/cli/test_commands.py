@@ -63,7 +63,7 @@ def flowengine(*arguments: str) -> Result:
     return CliRunner().invoke(main, arguments)
 
 
-def train(graph: Graph, *, runtime: str, run_dir: Path, observe: Observer) -> None:
+def train(graph: Graph, *, runtime: str, run_dir: Path, observe: Observer, **_: object) -> None:
     """Stands in for the runtime: a run of two steps that computes nothing."""
     observe(RunStarted(graph.name, runtime, run_dir, graph.steps, ("a",)))
     for step in range(2):
@@ -74,7 +74,9 @@ def train(graph: Graph, *, runtime: str, run_dir: Path, observe: Observer) -> No
 def failing(error: BaseException) -> Callable[..., None]:
     """Stands in for a runtime whose run ends with this error."""
 
-    def execute(graph: Graph, *, runtime: str, run_dir: Path, observe: Observer) -> None:
+    def execute(
+        graph: Graph, *, runtime: str, run_dir: Path, observe: Observer, **_: object
+    ) -> None:
         observe(RunStarted(graph.name, runtime, run_dir, graph.steps, ("a",)))
         observe(RunFailed(1.0, f"{type(error).__name__}: {error}"))
         raise error

@@ -121,7 +121,7 @@ def graph() -> Graph:
         ),
         pytest.param(
             lambda g, pages: g.pool(pages, capacity="lots"),
-            r"pool .*: capacity: size 'lots' is not a size; write a number of bytes or e.g.",
+            r"pool .*: capacity and disk: size 'lots' is not a size; write a number of bytes or",
             id="capacity that is no size",
         ),
         pytest.param(

@@ -26,13 +26,13 @@ def keep(sample: Sample) -> None:
     raise NotImplementedError
 
 
-def train(graph: Graph, *, runtime: str, run_dir: Path, observe: Observer) -> None:
+def train(graph: Graph, *, runtime: str, run_dir: Path, observe: Observer, **_: object) -> None:
     """Stands in for the runtime: a run that computes nothing."""
     observe(RunStarted(graph.name, runtime, run_dir, graph.steps, ("pages",)))
     observe(RunDone(3.0, 0.1, Status(3.0, (), PoolStatus(0, 0, 1)), {}))
 
 
-def fail(graph: Graph, *, runtime: str, run_dir: Path, observe: Observer) -> None:
+def fail(graph: Graph, *, runtime: str, run_dir: Path, observe: Observer, **_: object) -> None:
     """Stands in for the runtime: a run in which an operator fails."""
     observe(RunStarted(graph.name, runtime, run_dir, graph.steps, ("pages",)))
     observe(RunFailed(1.0, "StageError: no"))

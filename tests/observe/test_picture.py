@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import json
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,7 +14,8 @@ from flowengine.errors import FlowError
 from flowengine.graph import Graph, Step
 from flowengine.observe import draw_picture
 from flowengine.observe.layout import Layout, lay_out
-from flowengine.observe.picture import stream_labels
+from flowengine.observe.picture import Heat
+from flowengine.observe.sketch import Sketch, sketch_graph, stream_labels
 
 
 def merge(first: Sample, second: Sample) -> None:
@@ -91,18 +92,29 @@ def test_labels(graph: Graph) -> None:
 def test_files(graph: Graph, tmp_path: Path, suffix: str, start: bytes) -> None:
     """The suffix chooses the format."""
     path = tmp_path / f"toy{suffix}"
-    draw_picture(graph, path)
+    draw_picture(sketch_graph(graph), path)
     assert path.read_bytes().startswith(start)
 
 
 def test_other_suffix(graph: Graph, tmp_path: Path) -> None:
     """Another suffix is refused with those there are."""
     with pytest.raises(FlowError, match=r"toy.gif: a picture is .svg or .png, or .mmd for Mermaid"):
-        draw_picture(graph, tmp_path / "toy.gif")
+        draw_picture(sketch_graph(graph), tmp_path / "toy.gif")
 
 
-def test_without_matplotlib(graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without matplotlib the error says what to install."""
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(FlowError, match=r"needs matplotlib; run: pip install 'flowengine\[pict"):
-        draw_picture(graph, tmp_path / "toy.svg")
+def test_sketch_survives_json(graph: Graph) -> None:
+    """A sketch read back from JSON is the same sketch."""
+    sketch = sketch_graph(graph)
+    assert Sketch.from_json(json.loads(json.dumps(sketch.to_json()))) == sketch
+    assert [stage.kind for stage in sketch.stages] == ["source", "function", "sink"]
+    assert sketch.streams[0].bound == 1024
+
+
+def test_heat(graph: Graph, tmp_path: Path) -> None:
+    """A picture of a run says how busy every stage was, and marks the bottleneck once."""
+    path = tmp_path / "toy.svg"
+    heated = Heat({"pages": 0.25, "clean": 0.9, "merge": 0.5}, "clean")
+    draw_picture(sketch_graph(graph), path, heated=heated)
+    text = path.read_text()
+    assert [f">{share} busy<" in text for share in ("25%", "90%", "50%")] == [True] * 3
+    assert text.count(">bottleneck<") == 1

@@ -232,5 +232,9 @@ def test_close_twice(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "catalogue.parquet",
         "metrics.jsonl",
+        "occupancy.parquet",
+        "packs.parquet",
         "report.json",
+        "run.json",
+        "spans.parquet",
     ]

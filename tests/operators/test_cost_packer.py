@@ -52,6 +52,13 @@ def test_cost_decides() -> None:
     assert CostPacker(max_tokens=16, min_packs=2, cost=per_sample).plan(lengths) == [[0, 2], [1]]
 
 
+def test_cost_may_be_a_function() -> None:
+    """A user's function of a sample's lengths decides as a Cost does."""
+    lengths = [Lengths(tokens=tokens, targets=1) for tokens in (8, 4, 4)]
+    packer = CostPacker(max_tokens=16, min_packs=2, cost=lambda sample: float(sample.targets))
+    assert packer.plan(lengths) == [[0, 2], [1]]
+
+
 def test_plan_survives_pickling() -> None:
     """A packer sent to another process plans the same packs."""
     packer = CostPacker(max_tokens=4096, cost=Cost(quadratic=1e-4, media={"image": 2.0}))
@@ -64,6 +71,13 @@ def test_sample_without_a_pack_is_named() -> None:
     lengths = [Lengths(tokens=tokens, targets=1) for tokens in (8, 9, 8, 9012)]
     with pytest.raises(TooLongError) as caught:
         CostPacker(max_tokens=8192).plan(lengths)
-    expected = "pack: sample 3 has 9012 tokens, a pack holds 8192; raise max_tokens="
-    assert str(caught.value) == expected
+    remedy = 'raise max_tokens= or set too_long="own-pack"'
+    assert str(caught.value) == f"pack: sample 3 has 9012 tokens, a pack holds 8192; {remedy}"
     assert caught.value.position == 3
+
+
+def test_sample_longer_than_a_pack_has_its_own() -> None:
+    """With too_long="own-pack" it is alone in its pack, and the others keep the limits."""
+    lengths = [Lengths(tokens=tokens, targets=1) for tokens in (4, 20, 3, 1, 9)]
+    packs = CostPacker(max_tokens=8, too_long="own-pack").plan(lengths)
+    assert packs == [[0, 2, 3], [1], [4]]

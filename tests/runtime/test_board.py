@@ -21,6 +21,7 @@ NOTES = Notes(
     peak_bytes=2**63,
     num_in_hand=3,
     in_hand=(0, -7, 2**62),
+    levels=((3, 2**40), (0, 0)),
 )
 
 
@@ -64,14 +65,16 @@ def test_later_notes_replace_earlier_ones() -> None:
 
 
 def test_what_is_too_long_is_cut() -> None:
-    """Of many samples the first 16 are named and all are counted; texts end after 80 letters, and
+    """Of many samples the first 256 are named and all are counted; texts end after 80 letters, and
     other letters than ASCII become question marks."""
     board = make_board(2)
-    board.write(0, replace(NOTES, waits_for="\N{SNOWMAN}" + "y" * 200))
-    board.take_in_hand(0, tuple(range(100)), now_s=5.0)
+    many = ((2**32 - 1, 2**63),) * 99
+    board.write(0, replace(NOTES, waits_for="\N{SNOWMAN}" + "y" * 200, levels=many))
+    assert board.read(0).levels == many[:32]
+    board.take_in_hand(0, tuple(range(300)), now_s=5.0)
     notes = board.read(0)
     assert notes.waits_for == "?" + "y" * 79
-    assert (notes.in_hand, notes.num_in_hand) == (tuple(range(16)), 100)
+    assert (notes.in_hand, notes.num_in_hand) == (tuple(range(256)), 300)
     board.take_in_hand(0, tuple(range(10**5)), now_s=5.0)
     assert board.read(0).num_in_hand == 2**16 - 1
     assert board.read(1).state == "starting"

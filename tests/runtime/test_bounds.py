@@ -12,7 +12,7 @@ import torch
 from fakes import VOCABULARY, MixedSamples
 from fakes_faulty import faulty_graph
 from fakes_plain import Gather, Number, Numbers, double, plain_graph
-from fakes_slow import SlowModel
+from fakes_slow import SlowInline, SlowModel
 from running import Ran, run_graph
 
 from flowengine import Credits, Graph, Step
@@ -24,27 +24,12 @@ from flowengine.runtime import Runtime, execute
 from flowengine.runtime.events import Status
 from flowengine.runtime.inline import InlineRun
 from flowengine.runtime.local import LocalRun
-from flowengine.runtime.objective_stage import ObjectiveStage
-from flowengine.runtime.stage import Stage
 
 TIGHT = "12 KiB"
 """A page of it for the encoder: room for the features of two or three packs."""
 
 WIDER = "20 KiB"
 """The same for two encoders."""
-
-
-class SlowInline(InlineRun):
-    """An inline run whose objective takes the time in which the others could do 20 things."""
-
-    turns = 0
-
-    def _advance(self, stage: Stage) -> bool:
-        if isinstance(stage, ObjectiveStage):
-            self.turns += 1
-            if self.turns % 20:
-                return True
-        return super()._advance(stage)
 
 
 def causes(ran: Ran, stage: str) -> set[str]:
@@ -222,8 +207,9 @@ def test_a_stall_is_found_over_processes(tmp_path: Path) -> None:
     run = LocalRun(graph, run_dir=tmp_path, observe=told.append, stall_s=0.5)
     with pytest.raises(
         StallError,
-        match=r"no stage can go on:\n  source\[0\] is blocked, waiting for room in the pool\n"
-        r"  sink\[0\] is starved, waiting for rows from source",
+        match=r"nobody is at work; the root cause is at .*:\n  source\[0\] is blocked for \d+ s, "
+        r"waiting for room in the pool, that is for sink\n  sink\[0\] is starved for \d+ s, "
+        "waiting for rows from source, that is for source",
     ):
         run.run()
     assert any(isinstance(event, Status) for event in told)

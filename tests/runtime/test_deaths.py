@@ -20,7 +20,7 @@ from running import run_graph
 
 from flowengine import Graph, check
 from flowengine.api import Sample
-from flowengine.errors import StageError, WorkerLostError
+from flowengine.errors import InterruptedRunError, StageError, WorkerLostError
 from flowengine.runtime import execute
 from flowengine.runtime.events import Event, StepDone
 
@@ -168,7 +168,7 @@ def end_with_an_error(run_dir: Path) -> None:
 
 
 def end_with_an_interrupt(run_dir: Path) -> None:
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(InterruptedRunError):
         run_until(endless(), lambda: signal.raise_signal(signal.SIGINT), run_dir)
 
 

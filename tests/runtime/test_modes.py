@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from fakes import small_graph
 from running import run_graph
 from torch import Tensor
 
 from flowengine import Graph
-from flowengine.api import Answer, Pack
+from flowengine.api import Answer, Pack, Packer
 from flowengine.operators.language import LanguageModel
 from flowengine.operators.language.transformer import LanguageTransformer
 from flowengine.operators.vision import VisionEncoder
@@ -56,3 +57,15 @@ def test_modes(tmp_path: Path) -> None:
     seen.clear()
     run_graph(watched(small_graph(steps=1, freeze=True)), tmp_path / "frozen")
     assert {mode for who, mode in seen if who == "encoder"} == {False}
+
+
+def test_a_longer_sample_may_have_its_own_pack(tmp_path: Path) -> None:
+    """With too_long="own-pack" a sample that exceeds the limit is trained, alone, as it would be in
+    a larger pack."""
+    loose = run_graph(small_graph(max_tokens=64), tmp_path / "loose")
+    graph = small_graph(max_tokens=8)
+    packer = next(stage.what for stage in graph.stages if isinstance(stage.what, Packer))
+    packer.too_long = "own-pack"
+    tight = run_graph(graph, tmp_path / "tight")
+    assert [step.samples for step in tight.steps] == [8, 8, 8, 8]
+    assert tight.losses == pytest.approx(loose.losses, rel=1e-4)

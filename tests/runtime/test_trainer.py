@@ -268,7 +268,7 @@ def test_stale_gradients_move_to_the_present(tmp_path: Path) -> None:
 def test_the_first_replica_writes_the_weights(tmp_path: Path) -> None:
     """One file per stage, by the first replica, with every parameter as it is."""
     trainers = Trainers(tmp_path, replicas=2)
-    files = [trainer.save() for trainer in trainers.of("encoder")]
+    files = [trainer.end(finishing=False) for trainer in trainers.of("encoder")]
     assert files == ["weights/encoder.safetensors", ""]
     saved = load_file(tmp_path / files[0])
     weights = dict(trainers.of("encoder")[0].module.named_parameters())

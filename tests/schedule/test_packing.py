@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 from itertools import pairwise
+from random import Random
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from flowengine.schedule import TooLongError, balance, pack, warm
+from flowengine.schedule import TooLongError, balance, kernels, least_packs, pack, warm
 
 Packed = tuple[NDArray[np.int64], NDArray[np.int64]]
 CAUSAL = 1 / 12288
@@ -108,6 +111,69 @@ def test_pack_is_near_the_fewest(lengths: list[int], max_tokens: int) -> None:
 def test_pack_takes_the_fullest_pack_with_room() -> None:
     """A sample goes to the pack that it fills best, not to the first."""
     assert members(pack([5, 6, 4, 3], max_tokens=10)) == [[0, 3], [1, 2]]
+
+
+@reproducible
+@given(many_lengths, st.integers(40, 100), st.randoms(use_true_random=False))
+def test_order_does_not_matter(lengths: list[int], max_tokens: int, random: Random) -> None:
+    """The same lengths in another order give packs of the same lengths."""
+    shuffled = random.sample(lengths, len(lengths))
+    contents = [
+        sorted(sorted(given[index] for index in group) for group in packs)
+        for given in (lengths, shuffled)
+        for packs in [members(pack(given, max_tokens=max_tokens))]
+    ]
+    assert contents[0] == contents[1]
+
+
+@reproducible
+@given(many_lengths, st.integers(40, 100))
+def test_pack_is_never_worse_than_first_fit(lengths: list[int], max_tokens: int) -> None:
+    """On random lengths first fit, in the order given, needs no fewer packs."""
+    rooms: list[int] = []
+    for length in lengths:
+        place = next((k for k, room in enumerate(rooms) if room >= length), len(rooms))
+        if place == len(rooms):
+            rooms.append(max_tokens)
+        rooms[place] -= length
+    num_packs = len(members(pack(lengths, max_tokens=max_tokens)))
+    assert least_packs(lengths, max_tokens=max_tokens) <= num_packs <= len(rooms)
+
+
+@reproducible
+@given(few_lengths, st.integers(12, 20))
+def test_least_packs_is_a_bound(lengths: list[int], max_tokens: int) -> None:
+    """The bound is at least the tokens' share and at most the fewest packs there are."""
+    bound = least_packs(lengths, max_tokens=max_tokens)
+    assert -(-sum(lengths) // max_tokens) <= bound <= fewest_packs(lengths, max_tokens)
+
+
+def test_look_ahead_beats_best_fit_decreasing() -> None:
+    """Where few lengths recur, as with tiles of one size, a search finds fewer packs."""
+    draw = np.random.default_rng(0)
+    tiles = draw.choice([576, 1728, 2304, 2880], p=[0.55, 0.16, 0.07, 0.22], size=2000)
+    lengths = (tiles + draw.lognormal(np.log(150), 0.8, 2000)).astype(np.int32)
+    order = kernels.longest_first(lengths)
+    _, decreasing = kernels.best_fit_decreasing(order, lengths, 8192)
+    assert len(members(pack(lengths, max_tokens=8192))) < 0.995 * decreasing
+
+
+def test_longer_than_a_pack() -> None:
+    """A longer sample is alone in its pack, or in none."""
+    lengths = [4, 20, 3, 2, 11]
+    assert members(pack(lengths, max_tokens=8, too_long="own-pack")) == [[0, 2], [1], [3], [4]]
+    assert members(pack(lengths, max_tokens=8, too_long="dead-letter")) == [[0, 2], [3]]
+    with pytest.raises(ValueError, match='too_long is "cut"; expected one of "error", "own-pack"'):
+        pack(lengths, max_tokens=8, too_long="cut")  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_a_second_process_loads_the_compiled_loops() -> None:
+    """warm() leaves the loops on the disk, from where the next process loads them."""
+    source = "from flowengine.schedule import warm; warm(); from flowengine.schedule import kernels"
+    source += "; print(len(kernels.best_fit_decreasing.stats.cache_hits))"
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
+    assert done.stdout.split() == ["1"], done.stderr
 
 
 @pytest.mark.parametrize("max_tokens", [8192, 10**15])
@@ -248,7 +314,7 @@ def test_too_long_names_sample_length_and_remedy() -> None:
     with pytest.raises(TooLongError) as caught:
         pack([10, 9012, 9013], max_tokens=8192)
     error = pickle.loads(pickle.dumps(caught.value))
-    text = "has 9012 tokens, a pack holds 8192; raise max_tokens="
+    text = 'has 9012 tokens, a pack holds 8192; raise max_tokens= or set too_long="own-pack"'
     assert str(error) == f"pack: sample 1 {text}"
     assert error.message(sample=4711) == f"pack: sample 4711 {text}"
     assert (error.position, error.size, error.limit) == (1, 9012, 8192)

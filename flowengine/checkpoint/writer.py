@@ -1,0 +1,64 @@
+"""Writes a stage's parts in a thread of its own, so that training goes on meanwhile.
+
+A part is copied first, into memory that is used again for every checkpoint: that copy is all that
+training waits for, unless the part before is still being written.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from flowengine.checkpoint.part import Part, write_part
+from flowengine.errors import CheckpointError
+
+
+class PartWriter:
+    """Of one stage; `name` is its part's."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._copies: dict[str, Tensor] = {}
+        self._thread: ThreadPoolExecutor | None = None
+        self._writing: Future[None] | None = None
+
+    def write(self, directory: Path, part: Part) -> None:
+        """Begins to write; CheckpointError if the part before could not be written."""
+        self.wait()
+        with torch.no_grad():
+            copies = {name: self._copy(name, tensor) for name, tensor in part.tensors.items()}
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._writing = self._thread.submit(self._write, directory, Part(copies, dict(part.values)))
+
+    def wait(self) -> None:
+        """Until what is being written is on the disk; CheckpointError if it could not be."""
+        if self._writing is not None:
+            writing, self._writing = self._writing, None
+            writing.result()
+
+    def close(self) -> None:
+        """Ends the thread."""
+        if self._thread is not None:
+            self._thread.shutdown()
+            self._thread = None
+
+    def _copy(self, name: str, tensor: Tensor) -> Tensor:
+        kept = self._copies.get(name)
+        if kept is None or kept.shape != tensor.shape or kept.dtype != tensor.dtype:
+            kept = torch.empty_like(tensor, device="cpu", memory_format=torch.contiguous_format)
+            self._copies[name] = kept
+        return kept.copy_(tensor)
+
+    def _write(self, directory: Path, part: Part) -> None:
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            write_part(directory, self._name, part)
+        except OSError as error:
+            raise CheckpointError(
+                f"{directory}: the part of '{self._name}' cannot be written: {error}; the "
+                "checkpoints before it are whole"
+            ) from None

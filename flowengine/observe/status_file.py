@@ -1,0 +1,55 @@
+"""status.json: the last look at the stages while a run goes on, for those who watch from outside.
+
+    pid               of the process that supervises the run; host: its name
+    wall_s            seconds since the run started; written_s: of the clock, since 1970
+    stages            one per replica: the fields of flowengine.runtime.events.StageStatus
+    pool, channels    the fields of PoolStatus; a list of those of ChannelStatus
+
+The file is replaced as a whole, at most every WRITE_S seconds, so a reader never sees half of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from flowengine.observe.event_json import dump_json
+from flowengine.runtime.events import ChannelStatus, PoolStatus, StageStatus, Status
+
+NAME = "status.json"
+WRITE_S = 0.5
+
+
+class StatusFile:
+    """Writes the file of `run_dir`."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._path = run_dir / NAME
+        self._part = run_dir / f".{NAME}.part"
+        self._written_s = -WRITE_S
+
+    def write(self, status: Status) -> None:
+        """Replaces the file, unless it was replaced just now."""
+        if status.wall_s - self._written_s < WRITE_S:
+            return
+        self._written_s = status.wall_s
+        record = {"pid": os.getpid(), "host": socket.gethostname(), "written_s": time.time()}
+        self._part.write_text(dump_json({**record, **asdict(status)}), encoding="utf-8")
+        self._part.replace(self._path)
+
+
+def read_status(run_dir: Path) -> tuple[Status, dict[str, Any]] | None:
+    """The status, and the file's other fields; None if there is no such file (yet)."""
+    path = run_dir / NAME
+    if not path.exists():
+        return None
+    record = json.loads(path.read_text(encoding="utf-8"))
+    stages = tuple(StageStatus(**stage) for stage in record.pop("stages"))
+    channels = tuple(ChannelStatus(**channel) for channel in record.pop("channels"))
+    status = Status(record.pop("wall_s"), stages, PoolStatus(**record.pop("pool")), channels)
+    return status, record

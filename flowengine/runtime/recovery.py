@@ -1,0 +1,68 @@
+"""What a run does when a worker dies: it goes back to the last checkpoint and tries again.
+
+Rules.
+- Everything behind the last barrier that is on the disk is trained again, so no sample is lost or
+  counted twice; without a checkpoint the run begins anew.
+- A sample that a worker dies with twice is left out and recorded as a dead letter. Where the dead
+  had a whole pack in hand, its samples get packs of their own first, to find which it is.
+- Restarts are counted, and more than `max_restarts` end the run with the worker's death.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+from flowengine.checkpoint import newest_checkpoint
+from flowengine.errors import WorkerLostError
+from flowengine.graph import Graph
+from flowengine.runtime.start import DeadLetter, Start, start_behind
+
+ATTEMPTS = 2
+"""Deaths with the same samples in hand until something is done about the samples."""
+
+
+class Recovery:
+    """Of one run. restarts: how many there were."""
+
+    def __init__(self, graph: Graph, *, run_dir: Path, start: Start, max_restarts: int) -> None:
+        self.restarts = 0
+        self._graph = graph
+        self._run_dir = run_dir
+        self._start = start
+        self._max_restarts = max_restarts
+        self._deaths: Counter[tuple[int, ...]] = Counter()
+
+    def restart(self, lost: WorkerLostError) -> Start:
+        """Where to go on after this death; raises it again if there were too many."""
+        if self.restarts == self._max_restarts:
+            if not self._max_restarts:
+                raise lost
+            raise WorkerLostError(
+                f"{lost} (after {self.restarts} restarts; max_restarts= allows no more)",
+                worker=lost.worker,
+                samples=lost.samples,
+            ) from None
+        self.restarts += 1
+        self._start = self._judge(lost, self._start)
+        newest = newest_checkpoint(self._run_dir)
+        if newest is not None:
+            behind = start_behind(self._graph, newest)
+            later = [x for x in self._start.dead_letters if x.sample not in behind.left_out]
+            self._start = replace(
+                behind, dead_letters=(*behind.dead_letters, *later), alone=self._start.alone
+            )
+        return self._start
+
+    def _judge(self, lost: WorkerLostError, start: Start) -> Start:
+        """The start without the samples that are guilty, and with the suspects alone."""
+        samples = lost.samples
+        self._deaths[samples] += 1
+        seen_alone = len(samples) == 1 and samples[0] in start.alone
+        if not samples or (self._deaths[samples] < ATTEMPTS and not seen_alone):
+            return start
+        if len(samples) > 1:
+            return replace(start, alone=start.alone | frozenset(samples))
+        letter = DeadLetter(samples[0], lost.worker, f"the worker died with it: {lost}")
+        return replace(start, dead_letters=(*start.dead_letters, letter))
