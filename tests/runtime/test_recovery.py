@@ -57,14 +57,8 @@ class PoisonedEncoder(VisionEncoder):
         return super().batch(media)
 
 
-def picture() -> Tensor:
-    """The picture of sample BAD."""
-    found = MixedSamples().read(BAD).media["image"]
-    assert isinstance(found, Tensor)
-    return found
-
-
-SIZE, SUM = picture().nbytes, int(picture().sum())
+PICTURE = MixedSamples().read(BAD).items("image")[0]
+SIZE, SUM = PICTURE.nbytes, int(PICTURE.sum())
 
 
 def graph_of(source: MixedSamples, *, every: int = 2, steps: int = 6) -> Graph:

@@ -82,7 +82,7 @@ def test_only_what_is_read_travels() -> None:
     }
     assert trimmed["encoder"]["media"] is sample.media["image"]
     assert set(trimmed["encoder"]) == {"media"}
-    assert set(trimmed["packer"]) == {"tokens", "labels", "note"}
+    assert set(trimmed["packer"]) == {"tokens", "labels", "note", "grids"}
 
 
 def test_gradients_return_where_an_encoder_trains() -> None:
