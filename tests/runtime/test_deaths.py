@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import random
 import re
 import signal
 import subprocess
@@ -30,15 +31,16 @@ SOON_S = 2.0
 ENDLESS = 100_000
 
 
-class OnFirstStep:
-    """An observer that acts once, when the first step is done."""
+class OnStep:
+    """An observer that acts once, when step `step` is done."""
 
-    def __init__(self, act: Callable[[], None]) -> None:
+    def __init__(self, act: Callable[[], None], step: int) -> None:
         self._act = act
+        self._step = step
         self.acted_s = 0.0
 
     def __call__(self, event: Event) -> None:
-        if isinstance(event, StepDone) and not self.acted_s:
+        if isinstance(event, StepDone) and event.step == self._step:
             self.acted_s = time.perf_counter()
             self._act()
 
@@ -48,15 +50,15 @@ def endless(*, replicas: int = 1) -> Graph:
     return small_graph(steps=ENDLESS, replicas=replicas, evaluate=4)
 
 
-def run_until(graph: Graph, act: Callable[[], None], run_dir: Path) -> float:
-    """Runs the graph on processes; seconds from `act` in its first step to the run's end."""
-    observer = OnFirstStep(act)
+def run_until(graph: Graph, act: Callable[[], None], run_dir: Path, *, step: int = 0) -> float:
+    """Runs the graph on processes; seconds from `act` after a step to the run's end."""
+    observer = OnStep(act, step)
     check(graph)
     try:
         execute(graph, runtime="local", run_dir=run_dir, observe=observer)
     finally:
         took = time.perf_counter() - observer.acted_s
-        assert observer.acted_s, "no step was done"
+        assert observer.acted_s, f"step {step} was not done"
         assert took < SOON_S, f"the run ended {took:.1f} s after it was hit"
     return took
 
@@ -109,6 +111,24 @@ def test_a_killed_worker_is_named(worker: str, tmp_path: Path) -> None:
         str(caught.value),
     )
     assert (children(), open_descriptors(), set(os.listdir("/dev/shm"))) == before
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_kill_at_a_random_moment_leaves_nothing(seed: int, tmp_path: Path) -> None:
+    """Whichever worker is killed after whichever step, with a disk tier in use: within two seconds
+    the run ends with an error that names it, and neither process, descriptor, file nor shared
+    memory is left."""
+    draw = random.Random(seed)
+    worker = draw.choice(["source", "encoder[0]", "encoder[1]", "packer", "model", "accuracy"])
+    graph = small_graph(steps=ENDLESS, replicas=2, evaluate=4, capacity="64 KiB")
+    graph.joins[0].disk = 2**20
+    before = children(), open_descriptors(), set(os.listdir("/dev/shm"))
+    with pytest.raises(
+        WorkerLostError, match=rf"stage '{re.escape(worker)}' .* SIGKILL .* in hand"
+    ):
+        run_until(graph, lambda: kill(worker), tmp_path, step=draw.randrange(12))
+    assert (children(), open_descriptors(), set(os.listdir("/dev/shm"))) == before
+    assert [path.name for path in tmp_path.iterdir()] == []
 
 
 def test_a_killed_replica_is_named(tmp_path: Path) -> None:
