@@ -90,7 +90,7 @@ def test_status_is_not_written_too_often(tmp_path: Path) -> None:
 
 
 def test_half_of_a_status(tmp_path: Path) -> None:
-    """Half of a write is nothing to read; a shorter text leaves nothing of the longer one before."""
+    """Half of a write is nothing to read; a shorter text leaves nothing of a longer one."""
     file = StatusFile(tmp_path)
     file.write(STATUS)
     shorter = Status(9.0, (), PoolStatus(0, 0, 0))
