@@ -5,7 +5,9 @@
     stages            one per replica: the fields of flowengine.runtime.events.StageStatus
     pool, channels    the fields of PoolStatus; a list of those of ChannelStatus
 
-The file is replaced as a whole, at most every WRITE_S seconds, so a reader never sees half of it.
+The file is written over in place, at most every WRITE_S seconds: replacing it by another would make
+ext4 write it to the disk at once, 7 ms of the supervisor's time. A reader who meets half of a write
+finds no JSON, and looks again later.
 """
 
 from __future__ import annotations
@@ -26,12 +28,12 @@ WRITE_S = 0.5
 
 
 class StatusFile:
-    """Writes the file of `run_dir`."""
+    """Writes the file of `run_dir`, padded with spaces to the longest text so far."""
 
     def __init__(self, run_dir: Path) -> None:
         self._path = run_dir / NAME
-        self._part = run_dir / f".{NAME}.part"
         self._written_s = -WRITE_S
+        self._size = 0
 
     def write(self, status: Status) -> None:
         """Replaces the file, unless it was replaced just now."""
@@ -39,16 +41,18 @@ class StatusFile:
             return
         self._written_s = status.wall_s
         record = {"pid": os.getpid(), "host": socket.gethostname(), "written_s": time.time()}
-        self._part.write_text(dump_json({**record, **asdict(status)}), encoding="utf-8")
-        self._part.replace(self._path)
+        text = dump_json({**record, **asdict(status)}).encode()
+        self._size = max(self._size, len(text))
+        with self._path.open("r+b" if self._path.exists() else "wb", buffering=0) as file:
+            file.write(text.ljust(self._size))
 
 
 def read_status(run_dir: Path) -> tuple[Status, dict[str, Any]] | None:
-    """The status, and the file's other fields; None if there is no such file (yet)."""
-    path = run_dir / NAME
-    if not path.exists():
+    """The status, and the file's other fields; None if there is nothing to read just now."""
+    try:
+        record = json.loads((run_dir / NAME).read_text(encoding="utf-8"))
+    except (FileNotFoundError, json.JSONDecodeError):
         return None
-    record = json.loads(path.read_text(encoding="utf-8"))
     stages = tuple(
         StageStatus(**{**stage, "in_hand": tuple(stage["in_hand"])})
         for stage in record.pop("stages")

@@ -10,6 +10,7 @@ Rules.
 
 from __future__ import annotations
 
+import os
 import pickle
 import selectors
 import shutil
@@ -179,6 +180,7 @@ class LocalRun:
                 graph_file=self._topology.graph.file,
                 run_dir=self._run_dir,
                 began=self._began,
+                supervisor=os.getpid(),
                 num_threads=threads if computes(worker) else 1,
                 segments=segments,
                 disks=disks,

@@ -2,7 +2,8 @@
 
 Rules.
 - It runs its stage and moves messages, in one thread. It sleeps only in `select`, on its sockets.
-- It dies with its parent: PDEATHSIG, and the end of its control link, whichever comes first.
+- It dies with the supervisor, whose process it watches in a thread; or by PDEATHSIG, or at the end
+  of its control link, whichever comes first.
 - What goes wrong is said on the control link, in text, before the process ends.
 """
 
@@ -12,10 +13,12 @@ import ctypes
 import gc
 import os
 import pickle
+import select
 import selectors
 import signal
 import socket
 import sys
+import threading
 import time
 import traceback
 from contextlib import suppress
@@ -53,6 +56,7 @@ class Boot:
     """All that a worker is told at its start. Segments and sockets arrive as its own.
 
     graph: the pickled Graph, from this run's supervisor; graph_file: to import before unpickling.
+    supervisor: its process id.
     began: the run's start on the monotonic clock, which all processes of a machine share.
     spans: whether to tell what was done when.
     """
@@ -63,6 +67,7 @@ class Boot:
     graph_file: Path | None
     run_dir: Path
     began: float
+    supervisor: int
     num_threads: int
     segments: dict[int, Segment]
     disks: dict[int, Segment]
@@ -80,6 +85,7 @@ def run_worker(boot: Boot) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     torch.set_num_threads(boot.num_threads)
     control = Link(boot.control)
+    threading.Thread(target=_die_with, args=(boot.supervisor,), daemon=True).start()
     try:
         write_stacks_on_signal(boot.run_dir, boot.label)
         _Worker(boot, control).run()
@@ -88,6 +94,16 @@ def run_worker(boot: Boot) -> None:
     except BaseException as error:
         text = f"worker {boot.index} failed: {type(error).__name__}: {error}"
         _say_error(control, text, error)
+
+
+def _die_with(supervisor: int) -> None:
+    """Ends this process when the supervisor's does, also while the operator never comes back."""
+    try:
+        watched = os.pidfd_open(supervisor)
+    except ProcessLookupError:
+        os._exit(1)
+    select.select([watched], [], [])
+    os._exit(1)
 
 
 def _say_error(control: Link, text: str, error: BaseException) -> None:

@@ -89,6 +89,20 @@ def test_status_is_not_written_too_often(tmp_path: Path) -> None:
     assert found[0].wall_s == 2.0
 
 
+def test_half_of_a_status(tmp_path: Path) -> None:
+    """Half of a write is nothing to read; a shorter text leaves nothing of a longer one."""
+    file = StatusFile(tmp_path)
+    file.write(STATUS)
+    shorter = Status(9.0, (), PoolStatus(0, 0, 0))
+    file.write(shorter)
+    found = read_status(tmp_path)
+    assert found is not None
+    assert found[0] == shorter
+    path = tmp_path / "status.json"
+    path.write_text(path.read_text()[:40])
+    assert read_status(tmp_path) is None
+
+
 def test_following(tmp_path: Path) -> None:
     """Lines are taken in as they come, half of a line not before its other half."""
     run_dir = tmp_path / "run"

@@ -156,6 +156,11 @@ def test_explain_a_run_from_outside(tmp_path: Path) -> None:
     finally:
         run.kill()
         run.wait()
+    stuck = json.loads((tmp_path / "run" / "status.json").read_text())["stages"][0]["pid"]
+    deadline = time.monotonic() + 2.0
+    while Path(f"/proc/{stuck}").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not Path(f"/proc/{stuck}").exists(), "a stuck worker outlived its supervisor"
     dead = explain_until(tmp_path / "run", "source[0]")
     assert dead["state"].startswith("dead")
     assert not dead["stacks"]
