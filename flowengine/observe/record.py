@@ -90,7 +90,10 @@ class Recorder:
             case Status():
                 self._occupancy.write(occupancy_columns(event))
                 self._status.write(event)
-            case RunDone() | RunFailed():
+            case RunDone():
+                self._occupancy.write(occupancy_columns(event.status))
+                self.close()
+            case RunFailed():
                 self.close()
 
     def close(self, *, error: str = "ended before its last step") -> None:
