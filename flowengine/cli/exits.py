@@ -7,6 +7,7 @@ from flowengine.errors import (
     FlowError,
     GraphError,
     InterruptedRunError,
+    PlanError,
     StageError,
     StallError,
     WorkerLostError,
@@ -33,6 +34,7 @@ MEANINGS = {
 
 _CODES: tuple[tuple[type[FlowError], int], ...] = (
     (GraphError, REFUSED),
+    (PlanError, REFUSED),
     (CheckpointError, NO_CHECKPOINT),
     (InterruptedRunError, INTERRUPTED),
     (StallError, STALLED),

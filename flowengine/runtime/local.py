@@ -48,7 +48,7 @@ from flowengine.runtime.segments import make_disks, make_segments
 from flowengine.runtime.stacks import FOLDER, take_stacks
 from flowengine.runtime.stall import describe_stall, find_dependencies
 from flowengine.runtime.start import BEGINNING, Start
-from flowengine.runtime.threads import computes, threads_per_worker
+from flowengine.runtime.threads import threads_of
 from flowengine.runtime.topology import Topology, WorkerSpec
 from flowengine.runtime.worker import Boot, run_worker
 
@@ -169,7 +169,6 @@ class LocalRun:
         for one, other in sorted(self._topology.pairs):
             links[one][other], links[other][one] = socket.socketpair()
         context = open_nursery()
-        threads = threads_per_worker(self._topology)
         for worker in workers:
             ours, theirs = socket.socketpair()
             self._controls[worker.index] = Link(ours)
@@ -181,7 +180,7 @@ class LocalRun:
                 run_dir=self._run_dir,
                 began=self._began,
                 supervisor=os.getpid(),
-                num_threads=threads if computes(worker) else 1,
+                num_threads=threads_of(worker, self._topology),
                 segments=segments,
                 disks=disks,
                 board=board,
