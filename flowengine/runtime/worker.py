@@ -16,14 +16,11 @@ import pickle
 import select
 import selectors
 import signal
-import socket
 import sys
 import threading
 import time
 import traceback
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,15 +28,15 @@ import torch
 from flowengine.channel import Kind, Link, Message
 from flowengine.errors import StageError
 from flowengine.graph.load import load_module
-from flowengine.pool import Pool, Segment
+from flowengine.pool import Pool
 from flowengine.runtime.board import Board, Notes
+from flowengine.runtime.boot import Boot
 from flowengine.runtime.clockwork import Clockwork, close_stage, failing
 from flowengine.runtime.site import make_site
 from flowengine.runtime.spans import SpanLog
 from flowengine.runtime.stacks import write_stacks_on_signal
 from flowengine.runtime.stage import Stage
 from flowengine.runtime.stages import make_stage
-from flowengine.runtime.start import Start
 from flowengine.runtime.topology import COORDINATOR, Topology
 
 IDLE_S = 0.5
@@ -49,33 +46,6 @@ NOTE_S = 0.1
 """A worker that never waits notes what it does as often as this."""
 
 _PR_SET_PDEATHSIG = 1
-
-
-@dataclass
-class Boot:
-    """All that a worker is told at its start. Segments and sockets arrive as its own.
-
-    graph: the pickled Graph, from this run's supervisor; graph_file: to import before unpickling.
-    supervisor: its process id.
-    began: the run's start on the monotonic clock, which all processes of a machine share.
-    spans: whether to tell what was done when.
-    """
-
-    index: int
-    label: str
-    graph: bytes
-    graph_file: Path | None
-    run_dir: Path
-    began: float
-    supervisor: int
-    num_threads: int
-    segments: dict[int, Segment]
-    disks: dict[int, Segment]
-    board: Segment
-    control: socket.socket
-    links: dict[int, socket.socket]
-    start: Start
-    spans: bool = True
 
 
 def run_worker(boot: Boot) -> None:
