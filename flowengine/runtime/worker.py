@@ -21,23 +21,24 @@ import threading
 import time
 import traceback
 from contextlib import suppress
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from flowengine.channel import Kind, Link, Message
-from flowengine.errors import StageError
+from flowengine.errors import FlowError, OutOfBudgetError, StageError
 from flowengine.graph.load import load_module
 from flowengine.pool import Pool
 from flowengine.runtime.board import Board, Notes
 from flowengine.runtime.boot import Boot
-from flowengine.runtime.clockwork import Clockwork, close_stage, failing
+from flowengine.runtime.clockwork import LONGEST, Clockwork, close_stage, failing, name_error
 from flowengine.runtime.site import make_site
 from flowengine.runtime.spans import SpanLog
 from flowengine.runtime.stacks import write_stacks_on_signal
 from flowengine.runtime.stage import Stage
 from flowengine.runtime.stages import make_stage
 from flowengine.runtime.topology import COORDINATOR, Topology
+from flowengine.shortage import describe_shortage
 
 IDLE_S = 0.5
 """After so long without a message, garbage that may hold leases is collected once."""
@@ -59,11 +60,14 @@ def run_worker(boot: Boot) -> None:
     try:
         write_stacks_on_signal(boot.run_dir, boot.label)
         _Worker(boot, control).run()
-    except StageError as error:
-        _say_error(control, str(error), error)
+    except FlowError as error:
+        _say_error(control, type(error), str(error), error)
     except BaseException as error:
-        text = f"worker {boot.index} failed: {type(error).__name__}: {error}"
-        _say_error(control, text, error)
+        text = f"worker '{boot.label}' failed: {name_error(error)}"
+        shortage = describe_shortage(error)
+        if shortage is None:
+            _say_error(control, StageError, text, error)
+        _say_error(control, OutOfBudgetError, f"{text}: {shortage}", error)
 
 
 def _die_with(supervisor: int) -> None:
@@ -76,10 +80,15 @@ def _die_with(supervisor: int) -> None:
     os._exit(1)
 
 
-def _say_error(control: Link, text: str, error: BaseException) -> None:
+def _say_error(control: Link, kind: type[FlowError], text: str, error: BaseException) -> NoReturn:
+    """Ends the process. What is said is text alone: the error itself need not be picklable."""
     cause = error.__cause__ or error
-    lines = "".join(traceback.format_exception(cause))
-    control.send((Kind.NOTICE, "error", text, lines))
+    try:
+        lines = "".join(traceback.format_exception(cause))
+    except Exception:  # Its own __str__ fails; where it was raised can be told all the same.
+        lines = "".join(traceback.format_tb(cause.__traceback__))
+    lines = lines[-LONGEST:].encode("utf-8", "backslashreplace").decode("utf-8")
+    control.send((Kind.NOTICE, "error", kind.__name__, text, lines))
     control.drain()
     sys.exit(1)
 
