@@ -208,6 +208,7 @@ class Trainer:
         if self._staleness:
             self._keep()
         if self.site.worker.replica == 0:
+            self._saver.look()
             if self._saver.is_due(self.version):
                 self._checkpoint()
             self.site.notify("stepped", step, self.spec.name, rate)
