@@ -83,7 +83,7 @@ def test_no_mistake() -> None:
         ),
         pytest.param(
             lambda d: d.graph.add(Score(), d.model["answers"], freeze=True),
-            r"stage 'score' \(.*\): has no weights; remove optimizer= and freeze=",
+            r"stage 'score' \(.*\): has no weights; remove optimizer=, freeze= and dtype=",
             id="frozen sink",
         ),
         pytest.param(
