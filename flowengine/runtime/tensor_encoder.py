@@ -6,6 +6,7 @@ import torch
 
 from flowengine.channel import Row
 from flowengine.pool import Payload, Pool, Span
+from flowengine.pool.payload import dtype_name
 from flowengine.runtime.encoder_stage import EncoderStage, Flight
 from flowengine.runtime.flight import TensorFlight, fly, land
 from flowengine.runtime.round import Round
@@ -20,11 +21,10 @@ class TensorEncoder(EncoderStage):
 
     def open(self) -> None:
         super().open()
-        graph = self.site.graph
-        self.trainer = Trainer(self.site, staleness=graph.staleness)
-        self.dtype = graph.dtype
+        self.trainer = Trainer(self.site, staleness=self.site.graph.staleness)
+        self.dtype = dtype_name(self.trainer.dtype)
         shape = tuple(self.encoder.feature_shape())
-        self.row_bytes = torch.empty(shape, dtype=getattr(torch, graph.dtype)).nbytes
+        self.row_bytes = torch.empty(shape, dtype=self.trainer.dtype).nbytes
 
     def fly(self, round_: Round, version: int, rows: list[Row]) -> Flight | None:
         media = [item for row in rows for item in self.load_media(row.tree["media"])]
@@ -39,7 +39,7 @@ class TensorEncoder(EncoderStage):
             step=round_.step,
             seed=self.site.seed("forward", round_.number, rows[0].pack),
             learns=self.trainer.trains and not round_.held_out,
-            dtype=getattr(torch, self.site.graph.dtype),
+            dtype=self.trainer.dtype,
         )
 
     def settle(self, flight: Flight, span: Span) -> None:
@@ -53,3 +53,4 @@ class TensorEncoder(EncoderStage):
         assert flight.span is not None
         gradient = Payload(None, flight.span.address, 0, self.dtype, flight.shape)
         land(self.spec, flight, self.pool.view(gradient))
+        self.trainer.absorb(flight.module)

@@ -50,6 +50,7 @@ class TensorObjective(ObjectiveStage):
         targets = int((pack.labels != IGNORED).sum())
         if loss.requires_grad:
             torch.autograd.backward(loss / round_.targets)
+            self.trainer.absorb(self.trainer.module)
         self._return_gradients(pack, features)
         return value, targets
 

@@ -20,22 +20,10 @@ from torch import Tensor, nn
 
 from flowengine.api import Trainable
 from flowengine.checkpoint import Part, gather_training, read_part, restore_training
-from flowengine.graph.description import StageSpec
 from flowengine.pool import Pool
-from flowengine.runtime.round import derive_seed
 from flowengine.runtime.site import Site
 from flowengine.runtime.step_end import StepEnd
-
-
-def build_module(stage: StageSpec, *, seed: int, dtype: str) -> nn.Module:
-    """The stage's module as every replica builds it: same seed, same weights, in `dtype`."""
-    assert isinstance(stage.what, Trainable)
-    torch.manual_seed(derive_seed(seed, stage.name, "weights"))
-    module: nn.Module = stage.what.build()
-    module.to(getattr(torch, dtype))
-    if not stage.trains:
-        module.requires_grad_(False)
-    return module
+from flowengine.runtime.weights import Weights
 
 
 class Trainer(StepEnd):
@@ -47,15 +35,20 @@ class Trainer(StepEnd):
         assert isinstance(site.pool, Pool)
         self._pool = site.pool
         self._operator: Trainable[Any] = self.spec.what
-        self.module = build_module(self.spec, seed=site.graph.seed, dtype=site.graph.dtype)
-        self._parameters = [p for p in self.module.parameters() if p.requires_grad]
+        dtype = site.graph.dtype_of(self.spec)
+        self.dtype: torch.dtype = getattr(torch, dtype)
+        self._weights = Weights(self.spec, seed=site.graph.seed, dtype=dtype)
+        self.module = self._weights.module
+        self._parameters = self._weights.parameters
         self._kept: dict[int, nn.Module] = {}
         if self.trains:
             assert self.spec.optimizer is not None
             self._optimizer = self.spec.optimizer.build(self._parameters)
             if site.start.checkpoint is not None:
                 part = read_part(site.start.checkpoint, self.spec.name)
-                self._kept = restore_training(part, self.module, self._optimizer)
+                self._kept = restore_training(
+                    part, self.module, self._optimizer, self._weights.masters
+                )
             elif staleness:
                 self.keep()
 
@@ -68,8 +61,12 @@ class Trainer(StepEnd):
         assert version > self.version, f"version {version} is gone, at {self.version}"
         return None
 
+    def absorb(self, module: nn.Module) -> None:
+        """Takes in what a backward has left in the parameters of `module`."""
+        self._weights.absorb(module)
+
     def gather(self, step: int) -> None:
-        if not self.staleness:
+        if not self.staleness or self._weights.masters:
             return
         stale = self._kept[max(0, step - self.staleness)]
         theirs = [p for p in stale.parameters() if p.requires_grad]
@@ -120,15 +117,17 @@ class Trainer(StepEnd):
             group["lr"] = rate
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
+        self._weights.publish()
 
     def part(self) -> Part:
-        return gather_training(self.module, self._optimizer, self._kept)
+        return gather_training(self.module, self._optimizer, self._kept, self._weights.masters)
 
     def export(self) -> str:
         """As safetensors."""
         name = f"weights/{self.spec.name}.safetensors"
         path: Path = self.site.run_dir / name
         path.parent.mkdir(parents=True, exist_ok=True)
+        self._weights.widen()
         save_model(self.module, str(path), metadata=self._operator.origin(self.module))
         return name
 
