@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from flowengine.channel import Kind, Message
+from flowengine.checkpoint import Folder
 from flowengine.errors import InterruptedRunError, StallError
 from flowengine.graph import Graph
 from flowengine.pool import Pool, Segment
@@ -62,7 +63,7 @@ class InlineRun:
             start=start,
         )
         self._start = start
-        self._publisher = make_publisher(self._topology, self._coordinator, run_dir=run_dir)
+        self._publisher = make_publisher(self._topology, self._coordinator, folder=Folder(run_dir))
         self._stages = [self._make_stage(w.index, run_dir) for w in self._topology.workers]
         self._opened: list[Stage] = []
         self._clockworks = [Clockwork(self.clock, spans=SpanLog()) for _ in self._stages]

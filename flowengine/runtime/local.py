@@ -20,6 +20,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from flowengine.channel import Kind, Link, Message
+from flowengine.checkpoint import Folder
 from flowengine.errors import InterruptedRunError, WorkerLostError
 from flowengine.graph import Graph
 from flowengine.nursery import open_nursery
@@ -74,7 +75,7 @@ class LocalRun:
             self._topology, post=self._post, observe=observe, clock=self.clock, start=start
         )
         self._start_at = start
-        self._publisher = make_publisher(self._topology, self._coordinator, run_dir=run_dir)
+        self._publisher = make_publisher(self._topology, self._coordinator, folder=Folder(run_dir))
         self._segments: list[Segment] = []
         self._processes: dict[int, BaseProcess] = {}
         self._controls: dict[int, Link] = {}

@@ -10,11 +10,14 @@ from typing import Any
 from flowengine.api import Context
 from flowengine.api.context import Reported
 from flowengine.channel import Inlet, Kind, Outlet, Post
+from flowengine.checkpoint import PartStore
 from flowengine.graph import Graph
 from flowengine.pool import Holdings
 from flowengine.runtime.round import derive_seed
 from flowengine.runtime.start import BEGINNING, Start
 from flowengine.runtime.topology import COORDINATOR, Topology, WorkerSpec
+
+_DISK = PartStore()
 
 
 @dataclass
@@ -45,6 +48,7 @@ class Site:
     run_dir: Path
     on_hand: Callable[[tuple[int, ...]], None]
     start: Start
+    parts: PartStore
 
     @property
     def graph(self) -> Graph:
@@ -80,6 +84,7 @@ def make_site(
     run_dir: Path,
     on_hand: Callable[[tuple[int, ...]], None] = lambda _: None,
     start: Start = BEGINNING,
+    parts: PartStore = _DISK,
 ) -> Site:
     """The site of worker `index`, its outlets and inlets made from the topology."""
     worker = topology.workers[index]
@@ -115,4 +120,5 @@ def make_site(
         run_dir=run_dir,
         on_hand=on_hand,
         start=start,
+        parts=parts,
     )

@@ -19,7 +19,7 @@ from safetensors.torch import save_model
 from torch import Tensor, nn
 
 from flowengine.api import Trainable
-from flowengine.checkpoint import Part, gather_training, read_part, restore_training
+from flowengine.checkpoint import Part, gather_training, restore_training
 from flowengine.pool import Pool
 from flowengine.runtime.site import Site
 from flowengine.runtime.step_end import StepEnd
@@ -45,7 +45,7 @@ class Trainer(StepEnd):
             assert self.spec.optimizer is not None
             self._optimizer = self.spec.optimizer.build(self._parameters)
             if site.start.checkpoint is not None:
-                part = read_part(site.start.checkpoint, self.spec.name)
+                part = site.parts.read(site.start.checkpoint, self.spec.name)
                 self._kept = restore_training(
                     part, self.module, self._optimizer, self._weights.masters
                 )
