@@ -17,6 +17,7 @@ import shutil
 import signal
 import socket
 import time
+from collections.abc import Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -71,6 +72,7 @@ class LocalRun:
         stall_s: float = 60.0,
         began: float | None = None,
         spans: bool = True,
+        profile: Sequence[range] = (),
     ) -> None:
         self._began = time.perf_counter() if began is None else began
         self._topology = Topology(graph)
@@ -78,6 +80,7 @@ class LocalRun:
         self._observe = observe
         self._stall_s = stall_s
         self._spans = spans
+        self._profile = tuple(profile)
         self._coordinator = Coordinator(
             self._topology, post=self._post, observe=observe, clock=self.clock, start=start
         )
@@ -189,6 +192,7 @@ class LocalRun:
                 links=links[worker.index],
                 start=self._start_at,
                 spans=self._spans,
+                profile=self._profile,
             )
             process = context.Process(target=run_worker, args=(boot,), name=worker.label)
             process.start()

@@ -13,6 +13,7 @@ from flowengine.channel import Inlet, Kind, Outlet, Post
 from flowengine.graph import Graph
 from flowengine.pool import Pool
 from flowengine.runtime.round import derive_seed
+from flowengine.runtime.spans import Work
 from flowengine.runtime.start import BEGINNING, Start
 from flowengine.runtime.topology import COORDINATOR, Topology, WorkerSpec
 
@@ -44,6 +45,7 @@ class Site:
     clock: Callable[[], float]
     run_dir: Path
     on_hand: Callable[[tuple[int, ...]], None]
+    on_work: Callable[[Work], None]
     start: Start
 
     @property
@@ -79,6 +81,7 @@ def make_site(
     clock: Callable[[], float],
     run_dir: Path,
     on_hand: Callable[[tuple[int, ...]], None] = lambda _: None,
+    on_work: Callable[[Work], None] = lambda _: None,
     start: Start = BEGINNING,
 ) -> Site:
     """The site of worker `index`, its outlets and inlets made from the topology."""
@@ -114,5 +117,6 @@ def make_site(
         clock=clock,
         run_dir=run_dir,
         on_hand=on_hand,
+        on_work=on_work,
         start=start,
     )
