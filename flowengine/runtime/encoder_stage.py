@@ -172,7 +172,7 @@ class EncoderStage(Stage):
             step=round_.step,
             seed=self.site.seed("forward", round_.number, self._next),
             learns=self.trainer.trains and not round_.held_out,
-            dtype=getattr(torch, self.site.graph.dtype),
+            dtype=self.trainer.dtype,
         )
 
     def _count_features(self, rows: list[Row], flight: Flight | None) -> list[int]:
@@ -220,7 +220,7 @@ class EncoderStage(Stage):
         return True
 
     def _feature_rows(self, encoded: _Encoded, span: Span | None, *, num_readers: int) -> list[Row]:
-        features, dtype = self._encoder.feature_shape(), getattr(torch, self.site.graph.dtype)
+        features, dtype = self._encoder.feature_shape(), self.trainer.dtype
         row_bytes = torch.empty(features, dtype=dtype).nbytes
         rows, first, now = [], 0, self.site.clock()
         for row, count in zip(encoded.rows, encoded.counts, strict=True):
@@ -247,12 +247,13 @@ class EncoderStage(Stage):
 
     def _take_back(self) -> bool:
         flight = self._flights.popleft()
-        span, dtype = flight.span, self.site.graph.dtype
+        span, dtype = flight.span, dtype_name(self.trainer.dtype)
         assert span is not None
         pack = span.entries[0]["pack"] if span.entries else -1
         work = Work("backward", flight.step, False, pack)
         self.take_in_hand(tuple(entry["sample"] for entry in span.entries), work)
         land(self.spec, flight, self.pool.view(Payload(None, span.address, 0, dtype, flight.shape)))
+        self.trainer.absorb(flight.module)
         for entry in span.entries:
             entry["state"] = "gradient"
         self.pool.release(span.address, 0)

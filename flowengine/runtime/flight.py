@@ -61,7 +61,7 @@ def fly(
     if tuple(outputs.shape[1:]) != wanted or outputs.dtype != dtype:
         raise RunError(
             f"{stage}: forward gave features of shape {tuple(outputs.shape[1:])} per row and "
-            f"{outputs.dtype}; expected feature_shape() = {wanted} and the graph's {dtype}"
+            f"{outputs.dtype}; expected feature_shape() = {wanted} and its stage's {dtype}"
         )
     return Flight(
         step=step,

@@ -152,6 +152,7 @@ class ObjectiveStage(Stage):
         self._losses.append((row.pack, value, targets))
         if loss.requires_grad:
             torch.autograd.backward(loss / round_.targets)
+            self.trainer.absorb(self.trainer.module)
         for modality, operator in self._returns.items():
             leaf = loaded.leaves.get(modality)
             if leaf is not None and leaf.numel():

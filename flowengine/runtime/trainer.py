@@ -24,21 +24,9 @@ from torch import Tensor, nn
 from flowengine.api import Trainable
 from flowengine.checkpoint import gather_training, read_part, restore_training
 from flowengine.errors import RunError
-from flowengine.graph.description import StageSpec
-from flowengine.runtime.round import derive_seed
 from flowengine.runtime.saver import Saver
 from flowengine.runtime.site import Site
-
-
-def build_module(stage: StageSpec, *, seed: int, dtype: str) -> nn.Module:
-    """The stage's module as every replica builds it: same seed, same weights, in `dtype`."""
-    assert isinstance(stage.what, Trainable)
-    torch.manual_seed(derive_seed(seed, stage.name, "weights"))
-    module: nn.Module = stage.what.build()
-    module.to(getattr(torch, dtype))
-    if not stage.trains:
-        module.requires_grad_(False)
-    return module
+from flowengine.runtime.weights import Weights
 
 
 class Trainer:
@@ -51,9 +39,13 @@ class Trainer:
         self._operator: Trainable[Any] = self.spec.what
         self.trains = self.spec.trains
         self.version = site.start.step if self.trains else 0
-        self.module = build_module(self.spec, seed=site.graph.seed, dtype=site.graph.dtype)
+        self.dtype: torch.dtype = getattr(torch, site.graph.dtype_of(self.spec))
+        self._weights = Weights(
+            self.spec, seed=site.graph.seed, dtype=site.graph.dtype_of(self.spec)
+        )
+        self.module = self._weights.module
         self._staleness = staleness
-        self._parameters = [p for p in self.module.parameters() if p.requires_grad]
+        self._parameters = self._weights.parameters
         self._kept: dict[int, nn.Module] = {}
         self._finishing: int | None = None
         if self.trains:
@@ -62,7 +54,9 @@ class Trainer:
             self._saver = Saver(site)
             if site.start.checkpoint is not None:
                 part = read_part(site.start.checkpoint, self.spec.name)
-                self._kept = restore_training(part, self.module, self._optimizer)
+                self._kept = restore_training(
+                    part, self.module, self._optimizer, self._weights.masters
+                )
             elif staleness:
                 self._keep()
 
@@ -85,6 +79,10 @@ class Trainer:
             return self._kept[version]
         assert version > self.version, f"version {version} is gone, at {self.version}"
         return None
+
+    def absorb(self, module: nn.Module) -> None:
+        """Takes in what a backward has left in the parameters of `module`."""
+        self._weights.absorb(module)
 
     def finish_step(self, step: int) -> None:
         """All gradients of `step` are in: adds them up over replicas, clips, and steps."""
@@ -122,11 +120,12 @@ class Trainer:
         name = f"weights/{self.spec.name}.safetensors"
         path: Path = self.site.run_dir / name
         path.parent.mkdir(parents=True, exist_ok=True)
+        self._weights.widen()
         save_model(self.module, str(path), metadata=self._operator.origin(self.module))
         return name
 
     def _move_gradients(self, step: int) -> None:
-        if not self._staleness:
+        if not self._staleness or self._weights.masters:
             return
         stale = self._kept[max(0, step - self._staleness)]
         theirs = [p for p in stale.parameters() if p.requires_grad]
@@ -203,15 +202,17 @@ class Trainer:
             group["lr"] = rate
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
+        self._weights.publish()
         self.version += 1
         self._finishing = None
         if self._staleness:
             self._keep()
         if self.site.worker.replica == 0:
+            self._saver.look()
             if self._saver.is_due(self.version):
                 self._checkpoint()
             self.site.notify("stepped", step, self.spec.name, rate)
 
     def _checkpoint(self) -> None:
-        part = gather_training(self.module, self._optimizer, self._kept)
+        part = gather_training(self.module, self._optimizer, self._kept, self._weights.masters)
         self._saver.save(self.version, part)
