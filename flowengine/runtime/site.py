@@ -11,7 +11,7 @@ from flowengine.api import Context
 from flowengine.api.context import Reported
 from flowengine.channel import Inlet, Kind, Outlet, Post
 from flowengine.graph import Graph
-from flowengine.pool import Pool
+from flowengine.pool import Holdings
 from flowengine.runtime.round import derive_seed
 from flowengine.runtime.spans import Work
 from flowengine.runtime.start import BEGINNING, Start
@@ -38,7 +38,7 @@ class Site:
 
     topology: Topology
     worker: WorkerSpec
-    pool: Pool
+    pool: Holdings
     edges: list[Edge]
     inlets: list[Inlet]
     post: Post
@@ -76,7 +76,7 @@ def make_site(
     topology: Topology,
     index: int,
     *,
-    pool: Pool,
+    pool: Holdings,
     post: Post,
     clock: Callable[[], float],
     run_dir: Path,
