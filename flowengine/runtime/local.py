@@ -15,6 +15,7 @@ import selectors
 import shutil
 import socket
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -65,12 +66,14 @@ class LocalRun:
         stall_s: float = 60.0,
         began: float | None = None,
         spans: bool = True,
+        profile: Sequence[range] = (),
     ) -> None:
         self._began = time.perf_counter() if began is None else began
         self._topology = Topology(graph)
         self._run_dir = run_dir
         self._observe = observe
         self._spans = spans
+        self._profile = tuple(profile)
         self._coordinator = Coordinator(
             self._topology, post=self._post, observe=observe, clock=self.clock, start=start
         )
@@ -179,6 +182,7 @@ class LocalRun:
                 links=links[worker.index],
                 start=self._start_at,
                 spans=self._spans,
+                profile=self._profile,
             )
             process = context.Process(target=run_worker, args=(boot,), name=worker.label)
             process.start()

@@ -14,6 +14,7 @@ from flowengine.checkpoint import PartStore
 from flowengine.graph import Graph
 from flowengine.pool import Holdings
 from flowengine.runtime.round import derive_seed
+from flowengine.runtime.spans import Work
 from flowengine.runtime.start import BEGINNING, Start
 from flowengine.runtime.topology import COORDINATOR, Topology, WorkerSpec
 
@@ -47,6 +48,7 @@ class Site:
     clock: Callable[[], float]
     run_dir: Path
     on_hand: Callable[[tuple[int, ...]], None]
+    on_work: Callable[[Work], None]
     start: Start
     parts: PartStore
 
@@ -83,6 +85,7 @@ def make_site(
     clock: Callable[[], float],
     run_dir: Path,
     on_hand: Callable[[tuple[int, ...]], None] = lambda _: None,
+    on_work: Callable[[Work], None] = lambda _: None,
     start: Start = BEGINNING,
     parts: PartStore = _DISK,
 ) -> Site:
@@ -119,6 +122,7 @@ def make_site(
         clock=clock,
         run_dir=run_dir,
         on_hand=on_hand,
+        on_work=on_work,
         start=start,
         parts=parts,
     )
