@@ -2,6 +2,7 @@
 
 module/<name>               parameters and buffers
 optimizer/<index>/<name>    the optimizer's state of parameter <index>
+master/<name>               weights in float32, of a module that computes in a half dtype
 kept/<version>/<name>       older weights that the next steps' forwards still use
 """
 
@@ -19,10 +20,13 @@ from flowengine.checkpoint.part import Part
 
 
 def gather_training(
-    module: nn.Module, optimizer: torch.optim.Optimizer, kept: Mapping[int, nn.Module]
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    kept: Mapping[int, nn.Module],
+    masters: Mapping[str, Tensor],
 ) -> Part:
     """All that the next steps depend on; the tensors are the living ones, not copies."""
-    tensors = _prefixed(module.state_dict(), "module")
+    tensors = _prefixed(module.state_dict(), "module") | _prefixed(masters, "master")
     values: dict[str, Any] = {}
     for index, state in optimizer.state_dict()["state"].items():
         for key, value in state.items():
@@ -37,13 +41,18 @@ def gather_training(
 
 
 def restore_training(
-    part: Part, module: nn.Module, optimizer: torch.optim.Optimizer
+    part: Part,
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    masters: Mapping[str, Tensor],
 ) -> dict[int, nn.Module]:
     """Puts it all back, in place; the older weights by version.
 
     The optimizer's settings are those it was built with.
     """
     module.load_state_dict(_below(part.tensors, "module"))
+    for name, master in masters.items():
+        master.copy_(part.tensors[f"master/{name}"])
     state: dict[int, dict[str, Any]] = defaultdict(dict)
     for name, value in _below({**part.tensors, **part.values}, "optimizer").items():
         index, _, key = name.partition("/")

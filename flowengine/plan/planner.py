@@ -157,9 +157,13 @@ def make_allocation(
 def find_candidates(
     graph: Graph, stage: StageSpec, steps: Sequence[StepWork], model: CostModel, *, devices: int
 ) -> list[Candidate]:
-    """All layouts of a stage that fit a device's memory. Replicas divide the global batch: its
-    samples, or its packs where every step has the same number of them."""
-    found, least = [], float("inf")
+    """All layouts of a stage that fit a device's memory, with recompute only where they have to.
+
+    Replicas divide the global batch: its samples, or its packs where every step has as many.
+    """
+    found: list[Candidate] = []
+    fitting: set[Parallel] = set()
+    least = float("inf")
     counts = {len(step.packs) for step in steps}
     batch = _divisors(graph.step.samples) | (_divisors(counts.pop()) if len(counts) == 1 else set())
     for replicas in sorted(batch):
@@ -167,11 +171,14 @@ def find_candidates(
             parallel = Parallel(replicas, layout.tensor, layout.pipeline, layout.recompute)
             if parallel.devices > devices:
                 continue
+            if parallel.recompute and replace(parallel, recompute=False) in fitting:
+                continue
             costs = model.costs(stage, parallel)
             least = min(least, costs.memory.total)
             if costs.memory.total <= model.memory_bytes:
                 rate = serving_rate(steps, costs, parallel, ahead=not costs.learns)
                 found.append(Candidate(parallel, rate, costs.memory.total))
+                fitting.add(parallel)
     if not found:
         raise PlanError(
             f"plan: {stage}: no layout on {devices} devices fits into "

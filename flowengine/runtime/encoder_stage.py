@@ -11,27 +11,40 @@ Rules.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
-
-import torch
 
 from flowengine.api import Encoder
 from flowengine.channel import ROW_BYTES, Inlet, Row
 from flowengine.errors import RunError
 from flowengine.pool import Payload, Span
-from flowengine.pool.payload import dtype_name
 from flowengine.runtime.emission import Header, catalogue_entry
-from flowengine.runtime.flight import Flight, fly, land
 from flowengine.runtime.round import Round
 from flowengine.runtime.site import Site
 from flowengine.runtime.spans import Work
 from flowengine.runtime.stage import Stage
-from flowengine.runtime.trainer import Trainer
+from flowengine.runtime.step_end import StepEnd
 
 AHEAD = 3
 """Packs in flight: one being consumed, one waiting, one on its way."""
+
+
+@dataclass
+class Flight:
+    """A pack's features, from the forward until their gradient has been taken in.
+
+    num_rows, num_bytes: of the features. learns: whether a gradient will return. span: where the
+    features lie in the pool, once sent. returned: whether it holds the gradient.
+    """
+
+    step: int
+    num_rows: int
+    num_bytes: int
+    learns: bool
+    span: Span | None = field(default=None, init=False)
+    returned: bool = field(default=False, init=False)
 
 
 @dataclass
@@ -47,12 +60,20 @@ class _Encoded:
 
 
 class EncoderStage(Stage):
-    """Runs `batch` and `forward` of an encoder, and its backward where it trains."""
+    """When a pack is encoded, sent and taken back; subclasses compute.
+
+    trainer: there once the stage is open, as are dtype, the features', by name, and row_bytes,
+    the size of a feature row.
+    """
+
+    trainer: StepEnd
+    dtype: str
+    row_bytes: int
 
     def __init__(self, site: Site) -> None:
         super().__init__(site)
         assert isinstance(self.spec.what, Encoder)
-        self._encoder: Encoder[Any, Any] = self.spec.what
+        self.encoder: Encoder[Any, Any] = self.spec.what
         self._arrived: dict[tuple[int, int], dict[int, tuple[Inlet, Row]]] = {}
         self._encoded: _Encoded | None = None
         self._flights: deque[Flight] = deque()
@@ -61,12 +82,23 @@ class EncoderStage(Stage):
         self._open_steps: deque[int] = deque()
         self._lag = 0
 
+    @abstractmethod
+    def fly(self, round_: Round, version: int, rows: list[Row]) -> Flight | None:
+        """The forward of a pack with these weights; None if it has no media for it."""
+
+    @abstractmethod
+    def settle(self, flight: Flight, span: Span) -> None:
+        """Writes a flight's features to the pool."""
+
+    @abstractmethod
+    def land(self, flight: Flight) -> None:
+        """The backward of a flight whose span holds the gradient."""
+
     def open(self) -> None:
-        self._encoder.open(self.context())
-        self.trainer = Trainer(self.site, staleness=self.site.graph.staleness)
+        self.encoder.open(self.context())
 
     def close(self) -> None:
-        self._encoder.close()
+        self.encoder.close()
 
     def on_gradient(self, address: int, count: int) -> None:
         flight = next(f for f in self._flights if f.span is not None and f.span.address == address)
@@ -132,7 +164,7 @@ class EncoderStage(Stage):
     def _can_encode(self) -> bool:
         if not self._is_complete() or not self._has_window():
             return False
-        return self.trainer.module_of(self._wanted_version()) is not None
+        return self.trainer.has_version(self._wanted_version())
 
     def _has_window(self) -> bool:
         return self.spec.window is None or len(self._flights) < self.spec.window
@@ -148,7 +180,7 @@ class EncoderStage(Stage):
         rows = [row for _, row in parts]
         work = Work("forward", round_.step, round_.held_out, self._next)
         self.take_in_hand(tuple(row.sample for row in rows), work)
-        flight = self._fly(round_, version, rows)
+        flight = self.fly(round_, version, rows)
         counts = self._count_features(rows, flight)
         for inlet, row in parts:
             inlet.give_back([row])
@@ -159,28 +191,12 @@ class EncoderStage(Stage):
         self._send_features(self._encoded)
         return True
 
-    def _fly(self, round_: Round, version: int, rows: list[Row]) -> Flight | None:
-        media = [item for row in rows for item in self.load_media(row.tree["media"])]
-        module = self.trainer.module_of(version)
-        assert module is not None
-        if not media:
-            return None
-        return fly(
-            self.spec,
-            media,
-            module=module,
-            step=round_.step,
-            seed=self.site.seed("forward", round_.number, self._next),
-            learns=self.trainer.trains and not round_.held_out,
-            dtype=getattr(torch, self.site.graph.dtype),
-        )
-
     def _count_features(self, rows: list[Row], flight: Flight | None) -> list[int]:
-        modality = self._encoder.modality
+        modality = self.encoder.modality
         counts = [
             row.media.get(modality, 0) if row.tree["media"] is not None else 0 for row in rows
         ]
-        found = flight.shape[0] if flight is not None else 0
+        found = flight.num_rows if flight is not None else 0
         if sum(counts) != found:
             raise RunError(
                 f"{self.spec}: forward gave {found} feature rows for samples "
@@ -204,12 +220,11 @@ class EncoderStage(Stage):
                 return self.wait("blocked", f"credits of '{edge.reader}'")
         flight, span = encoded.flight, None
         if flight is not None:
-            assert flight.outputs is not None
-            span = self.pool.reserve(flight.outputs.nbytes, (encoded.round.number, encoded.pack))
+            span = self.pool.reserve(flight.num_bytes, (encoded.round.number, encoded.pack))
             if span is None:
                 return self.wait("blocked", "room in the pool")
-            self.pool.write([flight.outputs.detach()], span)
-            flight.settle(span)
+            self.settle(flight, span)
+            flight.span = span
             if flight.learns:
                 self._flights.append(flight)
                 self._unreturned += 1
@@ -220,20 +235,19 @@ class EncoderStage(Stage):
         return True
 
     def _feature_rows(self, encoded: _Encoded, span: Span | None, *, num_readers: int) -> list[Row]:
-        features, dtype = self._encoder.feature_shape(), getattr(torch, self.site.graph.dtype)
-        row_bytes = torch.empty(features, dtype=dtype).nbytes
+        features = tuple(self.encoder.feature_shape())
         rows, first, now = [], 0, self.site.clock()
         for row, count in zip(encoded.rows, encoded.counts, strict=True):
             shape = (count, *features)
-            payload = Payload(b"", 0, 0, dtype_name(dtype), shape)
+            payload = Payload(b"", 0, 0, self.dtype, shape)
             if count and span is not None:
-                offset = first * row_bytes
-                payload = Payload(None, span.address, offset, dtype_name(dtype), shape)
+                offset = first * self.row_bytes
+                payload = Payload(None, span.address, offset, self.dtype, shape)
                 header = Header.of(row, encoded.round)
                 entry = catalogue_entry(self.site, header, payload, now, version=encoded.version)
                 span.entries.append(entry)
                 span.leases += num_readers
-            tree = {"modality": self._encoder.modality, "rows": payload}
+            tree = {"modality": self.encoder.modality, "rows": payload}
             rows.append(row._replace(size=ROW_BYTES, tree=tree))
             first += count
         return rows
@@ -247,12 +261,12 @@ class EncoderStage(Stage):
 
     def _take_back(self) -> bool:
         flight = self._flights.popleft()
-        span, dtype = flight.span, self.site.graph.dtype
+        span = flight.span
         assert span is not None
         pack = span.entries[0]["pack"] if span.entries else -1
         work = Work("backward", flight.step, False, pack)
         self.take_in_hand(tuple(entry["sample"] for entry in span.entries), work)
-        land(self.spec, flight, self.pool.view(Payload(None, span.address, 0, dtype, flight.shape)))
+        self.land(flight)
         for entry in span.entries:
             entry["state"] = "gradient"
         self.pool.release(span.address, 0)
@@ -270,7 +284,7 @@ class EncoderStage(Stage):
             self._open_steps.append(round_.step)
             self.site.notify("encoded", round_.step, self.spec.name, self._lag)
             self._lag = 0
-        self._encoder.flush()
+        self.encoder.flush()
         self._next = self.site.worker.replica
         return self.close_round()
 

@@ -11,51 +11,46 @@ Rules.
 from __future__ import annotations
 
 import os
-import pickle
 import selectors
 import shutil
-import signal
 import socket
 import time
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from flowengine.channel import Kind, Link, Message
-from flowengine.errors import (
-    GraphError,
-    InterruptedRunError,
-    StageError,
-    StallError,
-    WorkerLostError,
-)
+from flowengine.checkpoint import Folder
+from flowengine.errors import InterruptedRunError, WorkerLostError
 from flowengine.graph import Graph
 from flowengine.nursery import open_nursery
 from flowengine.pool import Segment
-from flowengine.runtime.board import Board, Notes
+from flowengine.runtime.board import Board
+from flowengine.runtime.boot import Boot, pickle_graph
 from flowengine.runtime.coordinator import Coordinator
+from flowengine.runtime.death import describe_death, told_error
 from flowengine.runtime.events import (
     CheckpointDone,
     Observer,
     PoolStatus,
     RunDone,
-    StageStatus,
     Status,
 )
 from flowengine.runtime.interrupt import catching_signals, describe_interrupt
-from flowengine.runtime.look import channel_statuses
+from flowengine.runtime.look import channel_statuses, stage_status
 from flowengine.runtime.saver import make_publisher
 from flowengine.runtime.segments import make_disks, make_segments
-from flowengine.runtime.stacks import FOLDER, take_stacks
-from flowengine.runtime.stall import describe_stall, find_dependencies
+from flowengine.runtime.stacks import FOLDER
 from flowengine.runtime.start import BEGINNING, Start
 from flowengine.runtime.threads import threads_of
 from flowengine.runtime.topology import Topology, WorkerSpec
-from flowengine.runtime.worker import Boot, run_worker
+from flowengine.runtime.watch import StallWatch
+from flowengine.runtime.worker import run_worker
+from flowengine.shortage import naming_shortages
 
 TICK_S = 0.25
 STOP_S = 5.0
-STUCK = 10
-SHOWN = 16
 
 
 class LocalRun:
@@ -71,28 +66,29 @@ class LocalRun:
         stall_s: float = 60.0,
         began: float | None = None,
         spans: bool = True,
+        profile: Sequence[range] = (),
     ) -> None:
         self._began = time.perf_counter() if began is None else began
         self._topology = Topology(graph)
         self._run_dir = run_dir
         self._observe = observe
-        self._stall_s = stall_s
         self._spans = spans
+        self._profile = tuple(profile)
         self._coordinator = Coordinator(
             self._topology, post=self._post, observe=observe, clock=self.clock, start=start
         )
         self._start_at = start
-        self._publisher = make_publisher(self._topology, self._coordinator, run_dir=run_dir)
+        self._publisher = make_publisher(self._topology, self._coordinator, folder=Folder(run_dir))
         self._segments: list[Segment] = []
         self._processes: dict[int, BaseProcess] = {}
         self._controls: dict[int, Link] = {}
         self._selector = selectors.DefaultSelector()
         self._ready: set[int] = set()
         self._pids: dict[int, int] = {}
-        self._marks: list[tuple[str, float]] = []
         self._start_s = 0.0
         self._causes: dict[int, dict[str, float]] = {}
-        self._last_message = time.perf_counter()
+        self._watch = StallWatch(self._topology, run_dir=run_dir, stall_s=stall_s)
+        self._last_look = 0.0
 
     def clock(self) -> float:
         """Seconds since the run started."""
@@ -103,7 +99,8 @@ class LocalRun:
         it fails; InterruptedRunError if a signal ended it early."""
         with catching_signals() as interrupt:
             try:
-                self._start()
+                with naming_shortages("the workers cannot be started"), ExitStack() as handed:
+                    self._start(handed)
                 while not self._coordinator.is_done:
                     self._look()
                     if interrupt.take():
@@ -111,6 +108,11 @@ class LocalRun:
                 self._stop()
                 self._publish()
                 self._observe(self._describe_end(interrupted=interrupt.came))
+            except BaseException:
+                self._kill()
+                with suppress(Exception):  # What went wrong first is what is told.
+                    self._publish()
+                raise
             finally:
                 self._clean_up()
         if interrupt.came:
@@ -126,7 +128,13 @@ class LocalRun:
         """A look at all workers."""
         notes = [self._board.read(worker.index) for worker in self._topology.workers]
         stages = tuple(
-            self._describe(worker, note)
+            stage_status(
+                worker,
+                note,
+                now_s=self.clock(),
+                causes=self._causes.get(worker.index, {}),
+                pid=self._pids.get(worker.index, 0),
+            )
             for worker, note in zip(self._topology.workers, notes, strict=True)
         )
         pool = PoolStatus(
@@ -137,29 +145,12 @@ class LocalRun:
         channels = channel_statuses(self._topology, [note.levels for note in notes])
         return Status(self.clock(), stages, pool, channels)
 
-    def _describe(self, worker: WorkerSpec, note: Notes) -> StageStatus:
-        seconds = {"busy": note.busy_s, "blocked": note.blocked_s, "starved": note.starved_s}
-        if note.state in seconds:
-            seconds[note.state] += max(0.0, self.clock() - note.since_s)
-        return StageStatus(
-            stage=worker.stage.name,
-            replica=worker.replica,
-            state=note.state,
-            waits_for=note.waits_for,
-            busy_s=seconds["busy"],
-            blocked_s=seconds["blocked"],
-            starved_s=seconds["starved"],
-            causes=self._causes.get(worker.index, {}),
-            since_s=note.since_s,
-            in_hand=note.in_hand,
-            pid=self._pids.get(worker.index, 0),
-        )
-
     # starting
 
-    def _start(self) -> None:
+    def _start(self, handed: ExitStack) -> None:
+        """Starts the workers. handed: closes our copies of what is theirs."""
         workers = self._topology.workers
-        blob = self._pickle_graph()
+        blob = pickle_graph(self._topology.graph)
         segments = make_segments(self._topology)
         disks = make_disks(self._topology, self._run_dir)
         board = Segment.create(Board.size_bytes(len(workers)))
@@ -167,11 +158,13 @@ class LocalRun:
         self._board = Board(board)
         links: dict[int, dict[int, socket.socket]] = {worker.index: {} for worker in workers}
         for one, other in sorted(self._topology.pairs):
-            links[one][other], links[other][one] = socket.socketpair()
+            ends = socket.socketpair()
+            links[one][other], links[other][one] = map(handed.enter_context, ends)
         context = open_nursery()
         for worker in workers:
             ours, theirs = socket.socketpair()
             self._controls[worker.index] = Link(ours)
+            handed.enter_context(theirs)
             boot = Boot(
                 index=worker.index,
                 label=worker.label,
@@ -188,32 +181,15 @@ class LocalRun:
                 links=links[worker.index],
                 start=self._start_at,
                 spans=self._spans,
+                profile=self._profile,
             )
             process = context.Process(target=run_worker, args=(boot,), name=worker.label)
             process.start()
             assert process.pid is not None
             self._pids[worker.index] = process.pid
             self._processes[worker.index] = process
-            theirs.close()
-            for connection in links[worker.index].values():
-                connection.close()
             self._selector.register(ours, selectors.EVENT_READ, ("control", worker))
             self._selector.register(process.sentinel, selectors.EVENT_READ, ("death", worker))
-
-    def _pickle_graph(self) -> bytes:
-        graph = self._topology.graph
-        parts: list[tuple[str, object]] = [(str(s), (s.what, s.optimizer)) for s in graph.stages]
-        parts += [(f"feedback ({feedback.line})", feedback.what) for feedback in graph.feedbacks]
-        parts += [(f"evaluate ({each.line})", each.source) for each in graph.evaluations]
-        for where, what in parts:
-            try:
-                pickle.dumps(what)
-            except Exception as error:
-                raise GraphError(
-                    f"{where}: cannot be sent to its worker: {error}; define functions and "
-                    "operators at the top level of a module, or use the inline runtime"
-                ) from None
-        return pickle.dumps(graph)
 
     # running
 
@@ -233,7 +209,7 @@ class LocalRun:
     def _receive(self, worker: WorkerSpec) -> None:
         link = self._controls[worker.index]
         for message in link.receive():
-            self._last_message = time.perf_counter()
+            self._watch.heard()
             self._take(worker, message)
         if link.closed and link.fileno() >= 0:
             self._selector.unregister(link.connection)
@@ -246,8 +222,8 @@ class LocalRun:
             if len(self._ready) == len(self._topology.workers):
                 self._start_s = self.clock()
         elif subject == "error":
-            text, trace = fields
-            raise StageError(f"{text}\n\n{trace}")
+            kind, text, trace = fields
+            raise told_error(kind, f"{text}\n\n{trace}")
         elif subject == "times":
             self._causes[worker.index] = fields[1]
         else:
@@ -263,58 +239,20 @@ class LocalRun:
             self._selector.unregister(process.sentinel)
             return
         raise WorkerLostError(
-            self._describe_death(worker, process.exitcode),
+            describe_death(worker, self._board.read(worker.index), process.exitcode),
             worker=worker.label,
             samples=self._board.read(worker.index).in_hand,
         )
 
-    def _describe_death(self, worker: WorkerSpec, exit_code: int | None) -> str:
-        notes = self._board.read(worker.index)
-        if exit_code is not None and exit_code < 0:
-            how = f"was killed by {signal.Signals(-exit_code).name}"
-            hint = "; if nobody did, look for the out-of-memory killer in the kernel's log"
-        else:
-            how, hint = f"ended with exit code {exit_code}", "; its own error stands above"
-        samples = ", ".join(str(sample) for sample in notes.in_hand[:SHOWN])
-        more = notes.num_in_hand - SHOWN
-        samples += f" and {more} more" if more > 0 else ""
-        hand = f" with samples {samples} in hand" if samples else " with no sample in hand"
-        stage = worker.stage
-        return (
-            f"stage '{worker.label}' ({stage.line}): its worker {how} while {notes.state}"
-            f"{hand}; the run has ended{hint}"
-        )
-
     def _tick(self) -> None:
         now = time.perf_counter()
-        if now - getattr(self, "_last_look", 0.0) < TICK_S:
+        if now - self._last_look < TICK_S:
             return
         self._last_look = now
         self._publish()
         status = self.status()
-        self._watch(status, now)
+        self._watch.look(status, pids=self._pids)
         self._observe(status)
-
-    def _watch(self, status: Status, now: float) -> None:
-        """StallError if nobody is at work for stall_s, or all are at the same work for
-        STUCK times as long."""
-        marks: list[tuple[str, float]] = [(s.state, s.since_s) for s in status.stages]
-        if marks != self._marks:
-            self._marks, self._last_message = marks, now
-        at_work = any(stage.state in ("busy", "starting") for stage in status.stages)
-        if now - self._last_message > self._stall_s * (STUCK if at_work else 1):
-            raise StallError(self._explain_stall(status))
-
-    def _explain_stall(self, status: Status) -> str:
-        """The text, which a file in the run directory holds as well, with the workers' stacks."""
-        known = find_dependencies(self._topology.graph)
-        text = describe_stall(status, known)
-        pids = {worker.label: self._pids[worker.index] for worker in self._topology.workers}
-        stacks = take_stacks(self._run_dir, pids)
-        told = [f"{label}:\n{stack}" for label, stack in stacks.items()]
-        path = self._run_dir / "stall.txt"
-        path.write_text("\n\n".join([text, *told]) + "\n", encoding="utf-8")
-        return f"{text}\nthe stacks of all workers are in {path}"
 
     def _publish(self) -> None:
         for step, path in self._publisher.poll():
@@ -337,12 +275,15 @@ class LocalRun:
         for process in self._processes.values():
             process.join(max(0.0, deadline - time.perf_counter()))
 
-    def _clean_up(self) -> None:
+    def _kill(self) -> None:
         for process in self._processes.values():
-            if process.is_alive():
-                process.kill()
+            process.kill()
         for process in self._processes.values():
             process.join()
+
+    def _clean_up(self) -> None:
+        self._kill()
+        for process in self._processes.values():
             process.close()
         shutil.rmtree(self._run_dir / FOLDER, ignore_errors=True)
         self._selector.close()

@@ -1,11 +1,12 @@
-"""A look at the channels: how full each is, from what its producer says of its outlets."""
+"""A look at stages and channels, from what the workers say of themselves."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from flowengine.runtime.events import ChannelStatus
-from flowengine.runtime.topology import Topology
+from flowengine.runtime.board import Notes
+from flowengine.runtime.events import ChannelStatus, StageStatus
+from flowengine.runtime.topology import Topology, WorkerSpec
 
 
 def channel_statuses(
@@ -31,3 +32,26 @@ def channel_statuses(
                 )
             )
     return tuple(found)
+
+
+def stage_status(
+    worker: WorkerSpec, notes: Notes, *, now_s: float, causes: Mapping[str, float], pid: int
+) -> StageStatus:
+    """One stage replica's status from its notes on the board; the time since its last note counts
+    as spent in the state that it noted."""
+    seconds = {"busy": notes.busy_s, "blocked": notes.blocked_s, "starved": notes.starved_s}
+    if notes.state in seconds:
+        seconds[notes.state] += max(0.0, now_s - notes.since_s)
+    return StageStatus(
+        stage=worker.stage.name,
+        replica=worker.replica,
+        state=notes.state,
+        waits_for=notes.waits_for,
+        busy_s=seconds["busy"],
+        blocked_s=seconds["blocked"],
+        starved_s=seconds["starved"],
+        causes=causes,
+        since_s=notes.since_s,
+        in_hand=notes.in_hand,
+        pid=pid,
+    )

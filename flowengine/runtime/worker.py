@@ -16,31 +16,30 @@ import pickle
 import select
 import selectors
 import signal
-import socket
 import sys
 import threading
 import time
 import traceback
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from flowengine.channel import Kind, Link, Message
-from flowengine.errors import StageError
+from flowengine.errors import FlowError, OutOfBudgetError, StageError
 from flowengine.graph.load import load_module
-from flowengine.pool import Pool, Segment
+from flowengine.pool import Pool
 from flowengine.runtime.board import Board, Notes
-from flowengine.runtime.clockwork import Clockwork, close_stage, failing
+from flowengine.runtime.boot import Boot
+from flowengine.runtime.clockwork import LONGEST, Clockwork, close_stage, failing, name_error
+from flowengine.runtime.profiler import StepProfiler
 from flowengine.runtime.site import make_site
-from flowengine.runtime.spans import SpanLog
+from flowengine.runtime.spans import SpanLog, Work
 from flowengine.runtime.stacks import write_stacks_on_signal
 from flowengine.runtime.stage import Stage
 from flowengine.runtime.stages import make_stage
-from flowengine.runtime.start import Start
 from flowengine.runtime.topology import COORDINATOR, Topology
+from flowengine.shortage import describe_shortage
 
 IDLE_S = 0.5
 """After so long without a message, garbage that may hold leases is collected once."""
@@ -49,33 +48,6 @@ NOTE_S = 0.1
 """A worker that never waits notes what it does as often as this."""
 
 _PR_SET_PDEATHSIG = 1
-
-
-@dataclass
-class Boot:
-    """All that a worker is told at its start. Segments and sockets arrive as its own.
-
-    graph: the pickled Graph, from this run's supervisor; graph_file: to import before unpickling.
-    supervisor: its process id.
-    began: the run's start on the monotonic clock, which all processes of a machine share.
-    spans: whether to tell what was done when.
-    """
-
-    index: int
-    label: str
-    graph: bytes
-    graph_file: Path | None
-    run_dir: Path
-    began: float
-    supervisor: int
-    num_threads: int
-    segments: dict[int, Segment]
-    disks: dict[int, Segment]
-    board: Segment
-    control: socket.socket
-    links: dict[int, socket.socket]
-    start: Start
-    spans: bool = True
 
 
 def run_worker(boot: Boot) -> None:
@@ -89,11 +61,14 @@ def run_worker(boot: Boot) -> None:
     try:
         write_stacks_on_signal(boot.run_dir, boot.label)
         _Worker(boot, control).run()
-    except StageError as error:
-        _say_error(control, str(error), error)
+    except FlowError as error:
+        _say_error(control, type(error), str(error), error)
     except BaseException as error:
-        text = f"worker {boot.index} failed: {type(error).__name__}: {error}"
-        _say_error(control, text, error)
+        text = f"worker '{boot.label}' failed: {name_error(error)}"
+        shortage = describe_shortage(error)
+        if shortage is None:
+            _say_error(control, StageError, text, error)
+        _say_error(control, OutOfBudgetError, f"{text}: {shortage}", error)
 
 
 def _die_with(supervisor: int) -> None:
@@ -106,10 +81,15 @@ def _die_with(supervisor: int) -> None:
     os._exit(1)
 
 
-def _say_error(control: Link, text: str, error: BaseException) -> None:
+def _say_error(control: Link, kind: type[FlowError], text: str, error: BaseException) -> NoReturn:
+    """Ends the process. What is said is text alone: the error itself need not be picklable."""
     cause = error.__cause__ or error
-    lines = "".join(traceback.format_exception(cause))
-    control.send((Kind.NOTICE, "error", text, lines))
+    try:
+        lines = "".join(traceback.format_exception(cause))
+    except Exception:  # Its own __str__ fails; where it was raised can be told all the same.
+        lines = "".join(traceback.format_tb(cause.__traceback__))
+    lines = lines[-LONGEST:].encode("utf-8", "backslashreplace").decode("utf-8")
+    control.send((Kind.NOTICE, "error", kind.__name__, text, lines))
     control.drain()
     sys.exit(1)
 
@@ -125,6 +105,7 @@ class _Worker:
         self._board = Board(boot.board)
         self._mine: list[tuple[int, Message]] = []
         self._stopped = False
+        self._profiler: StepProfiler | None = None
         worker = topology.workers[boot.index]
         self._stage: Stage = make_stage(
             make_site(
@@ -141,6 +122,7 @@ class _Worker:
                 clock=self._clock,
                 run_dir=boot.run_dir,
                 on_hand=self._take_in_hand,
+                on_work=self._on_work,
                 start=boot.start,
             )
         )
@@ -158,6 +140,8 @@ class _Worker:
             with suppress(Exception):  # What went wrong first is what is told.
                 self._stage.close()
             raise
+        if self._profiler is not None:
+            self._profiler.close()
         close_stage(self._stage)
         self._note(waits=True)
         self._send_spans()
@@ -167,6 +151,14 @@ class _Worker:
     def _run(self) -> None:
         with failing(self._stage, "failed to open"):
             self._stage.open()
+        if self._boot.profile:
+            self._profiler = StepProfiler(
+                self._boot.profile,
+                run_dir=self._boot.run_dir,
+                stages=[self._boot.label],
+                lag=self._stage.site.graph.staleness,
+                clock=self._clock,
+            )
         self._post(COORDINATOR, (Kind.NOTICE, "ready", self._boot.index, os.getpid()))
         while not self._stopped:
             moved = self._clockwork.run(self._stage)
@@ -187,6 +179,10 @@ class _Worker:
 
     def _take_in_hand(self, samples: tuple[int, ...]) -> None:
         self._board.take_in_hand(self._boot.index, samples, now_s=self._clock())
+
+    def _on_work(self, work: Work) -> None:
+        if self._profiler is not None:
+            self._profiler.begin(self._boot.label, work)
 
     def _note(self, *, waits: bool) -> None:
         clockwork, stage = self._clockwork, self._stage

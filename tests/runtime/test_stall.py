@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from fakes import MixedSamples, small_graph
+from running import run_graph
 
 from flowengine import check
 from flowengine.api import Sample
@@ -110,6 +111,7 @@ class StuckSource(MixedSamples):
 def test_stuck_code_is_found(tmp_path: Path) -> None:
     """A stage that never comes back from its operator is the root cause; stall.txt holds the stack
     that says where it is."""
+    run_graph(small_graph(steps=1), tmp_path / "warm")  # compiles what the packer calls
     graph = small_graph(steps=4)
     graph.stage("source").what = StuckSource()
     check(graph)
