@@ -24,11 +24,15 @@ Key = tuple[int, int]
 
 @dataclass(frozen=True)
 class PackWork:
-    """A pack, as far as it costs: loads by modality, TOKENS included."""
+    """A pack, as far as it costs: loads by modality, TOKENS included. ids: its samples'."""
 
     loads: Mapping[str, Load]
-    samples: int
+    ids: Sequence[int]
     tokens: int
+
+    @property
+    def samples(self) -> int:
+        return len(self.ids)
 
     @property
     def whole(self) -> Load:

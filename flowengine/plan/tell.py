@@ -58,6 +58,7 @@ def tell(flow: Flow, graph: Graph, *, max_tokens: int, run_dir: Path, observe: O
             "pack": list(range(count)),
             "samples": [pack.samples for pack in work.packs],
             "tokens": tokens,
+            "sample_ids": [list(pack.ids) for pack in work.packs],
             "targets": [0] * count,
             "room_tokens": [max_tokens] * count,
             "cost": [flow.deployment.objective.costs.pack_s(pack.whole) for pack in work.packs],

@@ -84,9 +84,12 @@ def plan_work(
     stage = stage_of(graph, Packer)
     modalities = [modality_of_load(each) for each in trainable_stages(graph)[0]]
     with opened(graph, stage) as packer:
-        if arrival:
-            return [_work(s, fill_in_order(s, packer.max_tokens), modalities) for s in lengths]
-        return [_work(step, packer.plan(step), modalities) for step in lengths]
+        plan = (lambda step: fill_in_order(step, packer.max_tokens)) if arrival else packer.plan
+        size = graph.step.samples
+        return [
+            _work(step, plan(step), modalities, first=number * size)
+            for number, step in enumerate(lengths)
+        ]
 
 
 def fill_in_order(lengths: Sequence[Lengths], max_tokens: int) -> list[list[int]]:
@@ -107,11 +110,16 @@ def _ignore(name: str, value: object) -> None:
 
 
 def _work(
-    lengths: Sequence[Lengths], packs: Sequence[Sequence[int]], modalities: Sequence[str]
+    lengths: Sequence[Lengths],
+    packs: Sequence[Sequence[int]],
+    modalities: Sequence[str],
+    *,
+    first: int,
 ) -> StepWork:
     found = []
     for pack in packs:
         members = [lengths[index] for index in pack]
         loads = {name: load_of(members, name) for name in (*modalities, TOKENS)}
-        found.append(PackWork(loads, len(members), sum(m.tokens for m in members)))
+        ids = [first + index for index in pack]
+        found.append(PackWork(loads, ids, sum(m.tokens for m in members)))
     return StepWork(found)

@@ -25,7 +25,7 @@ ENCODE, RETURN, TRAIN = 2.0, 1.0, 3.0
 
 def steps(count: int, packs: int, *, rows: float = 10.0) -> list[StepWork]:
     load = Load(1, rows, rows * rows)
-    return [StepWork([PackWork({"image": load, "": load}, 1, 10)] * packs)] * count
+    return [StepWork([PackWork({"image": load, "": load}, [0], 10)] * packs)] * count
 
 
 def encoder(*, replicas: int = 1, learns: bool = True, **more: Any) -> Deployed:
@@ -133,7 +133,7 @@ def test_colocated_encoders_add_to_the_objective() -> None:
 def test_text_passes_an_encoder_without_work() -> None:
     """A pack without the modality costs its encoder nothing and holds up nobody."""
     load = Load(1, 10.0, 100.0)
-    text = StepWork([PackWork({"image": Load(), "": load}, 1, 10)] * 2)
+    text = StepWork([PackWork({"image": Load(), "": load}, [0], 10)] * 2)
     flow = run(Deployment((encoder(),), model()), [text] * 2)
     assert flow.ends[1] == pytest.approx(4 * TRAIN)
 
