@@ -29,7 +29,7 @@ def flatten(value: Any, place: Callable[[Tensor, bool], Any]) -> Any:
 
     TypeError for what is neither a dataclass nor part of a tree.
     """
-    kind = type(value)
+    kind: Any = type(value)
     if kind in _PLAIN:
         return value
     names = _field_names(kind)
@@ -110,7 +110,7 @@ def _tensor_of(array: np.ndarray[Any, Any]) -> Tensor:
 
 
 @cache
-def _field_names(kind: type) -> tuple[str, ...] | None:
+def _field_names(kind: Any) -> tuple[str, ...] | None:
     """A dataclass's fields, in order; None for what is no dataclass."""
     if not dataclasses.is_dataclass(kind):
         return None
