@@ -36,6 +36,7 @@ from flowengine.runtime.events import (
 )
 from flowengine.runtime.interrupt import catching_signals, describe_interrupt
 from flowengine.runtime.look import channel_statuses, stage_status
+from flowengine.runtime.rendezvous import Rendezvous, find_lost_peer
 from flowengine.runtime.saver import make_publisher
 from flowengine.runtime.segments import make_disks, make_segments
 from flowengine.runtime.stacks import FOLDER
@@ -66,6 +67,7 @@ class LocalRun:
         self._began = time.perf_counter() if began is None else began
         self._topology = Topology(graph)
         self._run_dir = run_dir
+        self._rendezvous = Rendezvous(self._topology, run_dir)
         self._observe = observe
         self._spans = spans
         self._coordinator = Coordinator(
@@ -166,6 +168,7 @@ class LocalRun:
                 control=theirs,
                 links=links[worker.index],
                 start=self._start_at,
+                rendezvous=self._rendezvous.of(worker),
                 spans=self._spans,
             )
             process = context.Process(target=run_worker, args=(boot,), name=worker.label)
@@ -211,6 +214,9 @@ class LocalRun:
                 self._start_s = self.clock()
         elif subject == "error":
             text, trace = fields
+            peer = find_lost_peer(worker, text, self._topology, self._processes)
+            if peer is not None:
+                self._on_death(peer)
             raise StageError(f"{text}\n\n{trace}")
         elif subject == "times":
             self._causes[worker.index] = fields[1]
@@ -271,6 +277,7 @@ class LocalRun:
             process.join()
             process.close()
         shutil.rmtree(self._run_dir / FOLDER, ignore_errors=True)
+        self._rendezvous.close()
         self._selector.close()
         for link in self._controls.values():
             link.close()

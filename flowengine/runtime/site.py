@@ -12,6 +12,8 @@ from flowengine.api.context import Reported
 from flowengine.channel import Inlet, Kind, Outlet, Post
 from flowengine.graph import Graph
 from flowengine.pool import Pool
+from flowengine.runtime.mesh import GangMesh
+from flowengine.runtime.muster import Muster
 from flowengine.runtime.round import derive_seed
 from flowengine.runtime.start import BEGINNING, Start
 from flowengine.runtime.topology import COORDINATOR, Topology, WorkerSpec
@@ -19,16 +21,21 @@ from flowengine.runtime.topology import COORDINATOR, Topology, WorkerSpec
 
 @dataclass
 class Edge:
-    """All outlets from one output port to one reading stage's port, one per replica of it."""
+    """All outlets from one output port to one reading stage's port, one per worker of it.
+
+    tensor: every how many-th of them takes rows; the others hear of rounds alone.
+    """
 
     output: str
     reader: str
     trim: Callable[[Any], Any]
     outlets: list[Outlet]
+    tensor: int = 1
 
     def route(self, key: int) -> Outlet:
         """The outlet for pack or sample `key`: replicas take turns, whatever the timing."""
-        return self.outlets[key % len(self.outlets)]
+        takers = self.outlets[:: self.tensor]
+        return takers[key % len(takers)]
 
 
 @dataclass
@@ -45,6 +52,8 @@ class Site:
     run_dir: Path
     on_hand: Callable[[tuple[int, ...]], None]
     start: Start
+    muster: Muster
+    mesh: GangMesh | None = None
 
     @property
     def graph(self) -> Graph:
@@ -62,11 +71,12 @@ class Site:
         """What the stage's operator learns."""
         return Context(
             stage=self.worker.stage.name,
-            replica=self.worker.replica,
-            num_replicas=self.worker.stage.replicas,
+            replica=self.worker.way,
+            num_replicas=self.worker.stage.ways,
             seed=self.graph.seed,
             run_dir=self.run_dir,
             report=report,
+            mesh=self.mesh.mesh if self.mesh is not None else None,
         )
 
 
@@ -96,7 +106,13 @@ def make_site(
             )
             edge = edges.setdefault(
                 (channel.output, reader.name, channel.port),
-                Edge(channel.output, reader.name, topology.trims(channel), []),
+                Edge(
+                    channel.output,
+                    reader.name,
+                    topology.trims(channel),
+                    [],
+                    tensor=reader.gang.tensor,
+                ),
             )
             edge.outlets.append(outlet)
     inlets = [
@@ -115,4 +131,12 @@ def make_site(
         run_dir=run_dir,
         on_hand=on_hand,
         start=start,
+        muster=_make_muster(topology, worker, post),
     )
+
+
+def _make_muster(topology: Topology, worker: WorkerSpec, post: Post) -> Muster:
+    if worker.stage.gang.size == 1:
+        return Muster([worker.index], 0, post)
+    ranks = [each.index for each in topology.replicas_of(worker.stage.name)]
+    return Muster(ranks, worker.replica, post)

@@ -7,6 +7,8 @@ Rules.
   were computed on a kept copy of an older version, and are moved over before the optimizer step.
 - Replicas add their gradients in the order of the replicas, each for itself and all alike, so that
   their weights stay equal to the bit.
+- In a gang every rank steps its own shard of the weights. What is asked of a whole parameter, its
+  gradient's norm and its place in a checkpoint, all ranks work out together.
 - With clipping, no stage steps before the coordinator has the norm of all stages' gradients.
 """
 
@@ -18,15 +20,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_model
+from safetensors.torch import save_file, save_model
 from torch import Tensor, nn
 
 from flowengine.api import Trainable
-from flowengine.checkpoint import gather_training, read_part, restore_training
+from flowengine.checkpoint import gather_training, read_part, restore_training, whole
 from flowengine.errors import RunError
 from flowengine.graph.description import StageSpec
 from flowengine.runtime.round import derive_seed
 from flowengine.runtime.saver import Saver
+from flowengine.runtime.shard import gradient_norms, hand_over_gradient, shard_of
 from flowengine.runtime.site import Site
 
 
@@ -52,17 +55,21 @@ class Trainer:
         self.trains = self.spec.trains
         self.version = site.start.step if self.trains else 0
         self.module = build_module(self.spec, seed=site.graph.seed, dtype=site.graph.dtype)
+        if site.mesh is not None:
+            self._operator.parallelize(self.module, site.mesh.mesh)
         self._staleness = staleness
         self._parameters = [p for p in self.module.parameters() if p.requires_grad]
         self._kept: dict[int, nn.Module] = {}
         self._finishing: int | None = None
         if self.trains:
             assert self.spec.optimizer is not None
-            self._optimizer = self.spec.optimizer.build(self._parameters)
+            self._shards = [shard_of(parameter) for parameter in self._parameters]
+            self._owners = dict(zip(self._shards, self._parameters, strict=True))
+            self._optimizer = self.spec.optimizer.build(self._shards)
             self._saver = Saver(site)
             if site.start.checkpoint is not None:
                 part = read_part(site.start.checkpoint, self.spec.name)
-                self._kept = restore_training(part, self.module, self._optimizer)
+                self._kept = restore_training(part, self.module, self._optimizer, self._owners)
             elif staleness:
                 self._keep()
 
@@ -113,16 +120,31 @@ class Trainer:
     def end(self, *, finishing: bool) -> str:
         """Writes the weights as safetensors, and the last checkpoint if there is to be one; the
         weights' path within the run directory."""
-        if self.site.worker.replica:
+        if not self._writes():
             return ""
         if self.trains:
             if self._saver.is_due_at_end(self.version, finishing=finishing):
                 self._checkpoint()
             self._saver.close()
+        return self._write_weights()
+
+    def _writes(self) -> bool:
+        """Whether this worker takes part in writing what all replicas have: in a gang all do, since
+        each has a shard of it."""
+        return self.site.worker.replica == self.site.worker.rank
+
+    def _write_weights(self) -> str:
         name = f"weights/{self.spec.name}.safetensors"
         path: Path = self.site.run_dir / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_model(self.module, str(path), metadata=self._operator.origin(self.module))
+        origin = self._operator.origin(self.module)
+        if self.site.mesh is None:
+            save_model(self.module, str(path), metadata=origin)
+            return name
+        weights = {key: whole(tensor) for key, tensor in self.module.state_dict().items()}
+        if self.site.worker.rank:
+            return ""
+        save_file(weights, path, metadata=origin)
         return name
 
     def _move_gradients(self, step: int) -> None:
@@ -175,8 +197,7 @@ class Trainer:
         return list(zip(indices, torch.split(area.view(dtype), sizes), strict=True))
 
     def _send_norms(self, step: int) -> None:
-        gradients = [p.grad for p in self._parameters if p.grad is not None]
-        norms = [float(torch.linalg.vector_norm(gradient)) for gradient in gradients]
+        norms = gradient_norms(self._parameters, self.site.mesh)
         if not all(math.isfinite(norm) for norm in norms):
             raise RunError(
                 f"{self.spec}: step {step} has a gradient that is not finite; the weights are "
@@ -194,7 +215,9 @@ class Trainer:
                 f"{self.spec}: step {step} has gradients whose norm over all stages is {norm}; the "
                 "weights are those of the step before. Look at its samples and learning rate"
             )
-        with_gradient = [p for p in self._parameters if p.grad is not None]
+        for parameter, shard in zip(self._parameters, self._shards, strict=True):
+            hand_over_gradient(parameter, shard)
+        with_gradient = [shard for shard in self._shards if shard.grad is not None]
         if norm is not None and self.site.graph.clip_norm is not None and with_gradient:
             total = torch.tensor(norm, dtype=with_gradient[0].dtype)
             nn.utils.clip_grads_with_norm_(with_gradient, self.site.graph.clip_norm, total)
@@ -207,11 +230,11 @@ class Trainer:
         self._finishing = None
         if self._staleness:
             self._keep()
+        if self._writes() and self._saver.is_due(self.version):
+            self._checkpoint()
         if self.site.worker.replica == 0:
-            if self._saver.is_due(self.version):
-                self._checkpoint()
             self.site.notify("stepped", step, self.spec.name, rate)
 
     def _checkpoint(self) -> None:
-        part = gather_training(self.module, self._optimizer, self._kept)
-        self._saver.save(self.version, part)
+        part = gather_training(self.module, self._optimizer, self._kept, self._owners)
+        self._saver.save(self.version, part if self.site.worker.rank == 0 else None)

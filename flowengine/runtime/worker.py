@@ -24,6 +24,7 @@ from contextlib import suppress
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from flowengine.channel import Kind, Link, Message
 from flowengine.errors import StageError
@@ -32,6 +33,7 @@ from flowengine.pool import Pool
 from flowengine.runtime.board import Board, Notes
 from flowengine.runtime.boot import Boot
 from flowengine.runtime.clockwork import Clockwork, close_stage, failing
+from flowengine.runtime.mesh import open_mesh
 from flowengine.runtime.site import make_site
 from flowengine.runtime.spans import SpanLog
 from flowengine.runtime.stacks import write_stacks_on_signal
@@ -136,6 +138,7 @@ class _Worker:
 
     def _run(self) -> None:
         with failing(self._stage, "failed to open"):
+            self._join_gang()
             self._stage.open()
         self._post(COORDINATOR, (Kind.NOTICE, "ready", self._boot.index, os.getpid()))
         while not self._stopped:
@@ -143,6 +146,12 @@ class _Worker:
             if not moved or self._clockwork.since_s - self._noted_s > NOTE_S:
                 self._note(waits=not moved)
             self._move_messages(wait=not moved and not self._mine)
+
+    def _join_gang(self) -> None:
+        if self._boot.rendezvous is not None:
+            site, size = self._stage.site, self._stage.spec.gang.size
+            store = dist.FileStore(str(self._boot.rendezvous), size)  # type: ignore[attr-defined]
+            site.mesh = open_mesh(self._stage.spec.gang, site.worker.rank, store)
 
     def _clock(self) -> float:
         return time.perf_counter() - self._boot.began

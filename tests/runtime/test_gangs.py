@@ -1,0 +1,116 @@
+"""Gangs compute what one process computes, whatever the meshes; and their checkpoints fit any."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import small_graph
+from reference import train_plainly
+from running import run_graph
+from test_deaths import kill
+from test_exactness import TOLERANCE, assert_same
+
+from flowengine import Gang, Graph
+from flowengine.errors import StageError
+from flowengine.runtime.events import Event, StepDone
+
+pytestmark = pytest.mark.slow
+
+MESHES = [
+    {"gang": 2},
+    {"model_gang": 2},
+    {"gang": 2, "model_gang": 3},
+    {"model_gang": Gang(tensor=2)},
+    {"gang": Gang(tensor=2), "model_gang": 2},
+]
+
+
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+def test_a_gang_trains_as_one_process(mesh: dict[str, Any], tmp_path: Path) -> None:
+    """Losses of every step and the final weights agree with the plain loop in fp32."""
+    graph = small_graph(steps=6, **mesh)
+    ran = run_graph(graph, tmp_path, runtime="local")
+    assert_same(ran, train_plainly(graph), tolerance=TOLERANCE["float32"])
+
+
+def test_two_dimensions_at_once_train_as_one_process(tmp_path: Path) -> None:
+    """Weights sharded over data ranks, of layers shared by tensor ranks, agree in fp64."""
+    graph = small_graph(steps=3, dtype="float64", model_gang=Gang(data=2, tensor=2))
+    ran = run_graph(graph, tmp_path, runtime="local")
+    assert_same(ran, train_plainly(graph), tolerance=TOLERANCE["float64"])
+
+
+@pytest.mark.parametrize("mesh", [{"gang": 2}, {"gang": 3, "model_gang": 2}], ids=str)
+def test_ranks_without_pictures_or_packs_keep_up(mesh: dict[str, Any], tmp_path: Path) -> None:
+    """With one sample per pack every third pack is text alone, and the last slot of a step is not
+    full: losses agree in fp64, and held-out samples are all answered."""
+    setting: dict[str, Any] = {"samples": 5, "min_packs": 5, "dtype": "float64", "steps": 3}
+    graph = small_graph(**setting, **mesh, evaluate=4)
+    ran = run_graph(graph, tmp_path, runtime="local")
+    assert {step.packs for step in ran.steps} == {5}
+    assert_same(ran, train_plainly(graph), tolerance=TOLERANCE["float64"])
+    (report,) = ran.reports
+    (alone,) = run_graph(small_graph(**setting, evaluate=4), tmp_path / "alone").reports
+    assert report.value == alone.value
+
+
+def test_recomputed_activations_and_a_window_keep_their_order(tmp_path: Path) -> None:
+    """A gang that runs its forward again, with few packs in flight, agrees in fp64."""
+    graph = small_graph(
+        steps=3, dtype="float64", gang=2, activations="recompute", window=1, max_tokens=20
+    )
+    ran = run_graph(graph, tmp_path, runtime="local")
+    assert_same(ran, train_plainly(graph), tolerance=TOLERANCE["float64"])
+
+
+def kept(steps: int, **mesh: Any) -> Graph:
+    graph = small_graph(steps=steps, dtype="float64", **mesh)
+    graph.checkpoint(every=2, keep_last=9)
+    return graph
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"gang": 2, "model_gang": Gang(tensor=2)}, {}),
+        ({}, {"gang": 2, "model_gang": Gang(tensor=2)}),
+        ({"gang": Gang(tensor=2)}, {"gang": 3, "model_replicas": 2}),
+    ],
+    ids=str,
+)
+def test_a_checkpoint_fits_any_mesh(
+    before: dict[str, Any], after: dict[str, Any], tmp_path: Path
+) -> None:
+    """Saved with one gang and resumed with another, training goes on as if it had never stopped."""
+    run_graph(kept(3, **before), tmp_path / "one", runtime="local")
+    ran = run_graph(kept(6, **after), tmp_path / "two", runtime="local", resume=tmp_path / "one")
+    plain = train_plainly(small_graph(steps=6, dtype="float64"))
+    assert ran.losses == pytest.approx(plain.losses[3:], rel=TOLERANCE["float64"], abs=0)
+
+
+@pytest.mark.parametrize("name", ["encoder[1]", "model[0]"])
+def test_a_rank_that_dies_takes_its_gang_back_to_the_checkpoint(name: str, tmp_path: Path) -> None:
+    """The other ranks do not wait for it in a collective, and the run ends as if undisturbed."""
+    graph = kept(8, gang=2, model_gang=2)
+    struck: list[int] = []
+
+    def strike(event: Event) -> None:
+        if isinstance(event, StepDone) and event.step == 4 and not struck:
+            struck.append(event.step)
+            kill(name)
+
+    ran = run_graph(graph, tmp_path, runtime="local", max_restarts=1, observe=strike)
+    assert len(ran.restarts) == 1
+    assert f"'{name}'" in ran.restarts[0].error
+    assert ran.losses == train_plainly(graph).losses
+    assert not list(tmp_path.glob(".gangs-*"))
+
+
+def test_an_error_of_one_rank_is_told_as_its_own(tmp_path: Path) -> None:
+    """Not the closed connection that its peers see, but what the rank said."""
+    graph = small_graph(gang=2)
+    graph.stage("encoder").what = FailingEncoder(width=16, depth=1, heads=2, output=12)
+    with pytest.raises(StageError, match=r"stage 'encoder\[1\]'.*no more pictures"):
+        run_graph(graph, tmp_path, runtime="local")
