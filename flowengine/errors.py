@@ -8,6 +8,7 @@
         +-- StageError             an operator raised; names stage, replica and samples
         +-- WorkerLostError        a worker process died; names stage, replica and samples
         +-- StallError             nothing can progress; names who waits for what
+        +-- OutOfBudgetError       disk, memory or file descriptors ran out; names which
         +-- InterruptedRunError    asked to end, by a signal; ended at a step's end
         +-- LeaseError             a tensor of the pool was used after its lease was released
 
@@ -53,6 +54,10 @@ class WorkerLostError(RunError):
 
 class StallError(RunError):
     """No stage can progress, and the run has not ended."""
+
+
+class OutOfBudgetError(RunError):
+    """Something that the machine has only so much of ran out: disk, memory, file descriptors."""
 
 
 class InterruptedRunError(RunError):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -16,6 +17,7 @@ from flowengine.runtime import Runtime, execute
 from flowengine.runtime.events import Event, Observer
 from flowengine.runtime.execute import STALL_S
 from flowengine.runtime.start import BEGINNING, start_behind
+from flowengine.shortage import naming_shortages
 
 MAX_RESTARTS = 4
 
@@ -45,27 +47,37 @@ def run(
     check(graph)
     start = start_behind(graph, resume) if resume is not None else BEGINNING
     run_dir = make_run_dir(graph, run_dir)
-    try:
-        with Recorder(graph, run_dir=run_dir, command=sys.argv) as recorder:
-            listeners: list[Observer] = [recorder, *observers]
+    with (
+        naming_shortages(f"run '{graph.name}' in {run_dir}"),
+        _paged(run_dir),
+        Recorder(graph, run_dir=run_dir, command=sys.argv) as recorder,
+    ):
+        listeners: list[Observer] = [recorder, *observers]
 
-            def observe(event: Event) -> None:
-                for listener in listeners:
-                    listener(event)
+        def observe(event: Event) -> None:
+            for listener in listeners:
+                listener(event)
 
-            execute(
-                graph,
-                runtime=runtime,
-                run_dir=run_dir,
-                observe=observe,
-                start=start,
-                max_restarts=max_restarts,
-                stall_s=stall_s,
-            )
-    finally:
-        write_page(run_dir)
+        execute(
+            graph,
+            runtime=runtime,
+            run_dir=run_dir,
+            observe=observe,
+            start=start,
+            max_restarts=max_restarts,
+            stall_s=stall_s,
+        )
     assert recorder.report is not None
     return recorder.report
+
+
+@contextmanager
+def _paged(run_dir: Path) -> Iterator[None]:
+    """Leaves report.html, however the run within ends."""
+    try:
+        yield
+    finally:
+        write_page(run_dir)
 
 
 def make_run_dir(graph: Graph, run_dir: Path | None = None) -> Path:

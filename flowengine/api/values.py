@@ -61,7 +61,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Features:
-    """What an encoder made of one sample: `rows` is [N, ...], in the graph's dtype."""
+    """What an encoder made of one sample: `rows` is [N, ...], in its stage's dtype."""
 
     modality: str
     rows: Tensor

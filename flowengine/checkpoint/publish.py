@@ -15,6 +15,7 @@ from flowengine.checkpoint.description import describe_graph, describe_machine
 from flowengine.checkpoint.disk import sync, write_synced
 from flowengine.checkpoint.manifest import FOLDER, Manifest, whole_checkpoints
 from flowengine.graph import Graph
+from flowengine.shortage import naming_shortages
 
 
 def partial_dir(run_dir: Path, step: int) -> Path:
@@ -44,11 +45,12 @@ class Publisher:
         self._keep_last = keep_last
         self._losses = losses
         self._dead_letters = dead_letters
-        for left in self._folder.glob(".step-*.partial"):
+        for left in self._folder.glob(".step-*"):
             shutil.rmtree(left)
 
     def poll(self) -> list[tuple[int, Path]]:
-        """Publishes what is complete; steps and directories of the new checkpoints."""
+        """Publishes what is complete; steps and directories of the new checkpoints.
+        OutOfBudgetError where the disk is full."""
         published = []
         for partial in sorted(self._folder.glob(".step-*.partial")):
             step = int(partial.name.split("-")[1].split(".")[0])
@@ -68,12 +70,20 @@ class Publisher:
             losses=losses,
             dead_letters=self._dead_letters(),
         )
-        write_synced(partial / "manifest.json", manifest.to_json())
+        with naming_shortages(f"{partial}: the manifest cannot be written"):
+            write_synced(partial / "manifest.json", manifest.to_json())
         final = self._folder / f"step-{step:08d}"
         if final.exists():
-            shutil.rmtree(final)
+            _remove(final)
         partial.rename(final)
         sync(self._folder)
         for old in whole_checkpoints(self._folder)[: -self._keep_last]:
-            shutil.rmtree(old)
+            _remove(old)
         return final
+
+
+def _remove(checkpoint: Path) -> None:
+    """First its name: a checkpoint that is half removed must not look whole."""
+    nameless = checkpoint.with_name(f".{checkpoint.name}.old")
+    checkpoint.rename(nameless)
+    shutil.rmtree(nameless)

@@ -2,6 +2,7 @@
 
 module/<name>               parameters and buffers
 optimizer/<index>/<name>    the optimizer's state of parameter <index>
+master/<name>               weights in float32, of a module that computes in a half dtype
 kept/<version>/<name>       older weights that the next steps' forwards still use
 
 All tensors are whole, also those of a gang, so that a checkpoint does not depend on how a stage was
@@ -26,12 +27,13 @@ def gather_training(
     module: nn.Module,
     optimizer: torch.optim.Optimizer,
     kept: Mapping[int, nn.Module],
+    masters: Mapping[str, Tensor],
     owners: Mapping[nn.Parameter, nn.Parameter],
 ) -> Part:
     """All that the next steps depend on; the tensors are the living ones, not copies, where they
     are not spread. A collective of the gang."""
-    state_dict = module.state_dict()
-    tensors = _prefixed({name: whole(tensor) for name, tensor in state_dict.items()}, "module")
+    weights = {name: whole(tensor) for name, tensor in module.state_dict().items()}
+    tensors = _prefixed(weights, "module") | _prefixed(masters, "master")
     shards = _shards(optimizer)
     values: dict[str, Any] = {}
     for index, state in optimizer.state_dict()["state"].items():
@@ -52,6 +54,7 @@ def restore_training(
     part: Part,
     module: nn.Module,
     optimizer: torch.optim.Optimizer,
+    masters: Mapping[str, Tensor],
     owners: Mapping[nn.Parameter, nn.Parameter],
 ) -> dict[int, nn.Module]:
     """Puts it all back, in place; the older weights by version.
@@ -64,6 +67,8 @@ def restore_training(
         {name: spread_like(saved[name], mine.get(name, saved[name])) for name in saved}
     )
     shards = _shards(optimizer)
+    for name, master in masters.items():
+        master.copy_(part.tensors[f"master/{name}"])
     state: dict[int, dict[str, Any]] = defaultdict(dict)
     for name, value in _below({**part.tensors, **part.values}, "optimizer").items():
         index, _, key = name.partition("/")

@@ -10,10 +10,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from flowengine.checkpoint.part import Part, write_part
-from flowengine.errors import CheckpointError
+from flowengine.errors import CheckpointError, OutOfBudgetError
+from flowengine.shortage import describe_shortage
 
 
 class PartWriter:
@@ -26,7 +28,7 @@ class PartWriter:
         self._writing: Future[None] | None = None
 
     def write(self, directory: Path, part: Part) -> None:
-        """Begins to write; CheckpointError if the part before could not be written."""
+        """Begins to write; CheckpointError or OutOfBudgetError if the part before could not be."""
         self.wait()
         with torch.no_grad():
             copies = {name: self._copy(name, tensor) for name, tensor in part.tensors.items()}
@@ -35,10 +37,16 @@ class PartWriter:
         self._writing = self._thread.submit(self._write, directory, Part(copies, dict(part.values)))
 
     def wait(self) -> None:
-        """Until what is being written is on the disk; CheckpointError if it could not be."""
+        """Until what is being written is on the disk; CheckpointError, or OutOfBudgetError where
+        the disk is full, if it could not be."""
         if self._writing is not None:
             writing, self._writing = self._writing, None
             writing.result()
+
+    def look(self) -> None:
+        """The same without waiting, where the writing is over."""
+        if self._writing is not None and self._writing.done():
+            self.wait()
 
     def close(self) -> None:
         """Ends the thread."""
@@ -57,8 +65,10 @@ class PartWriter:
         try:
             directory.mkdir(parents=True, exist_ok=True)
             write_part(directory, self._name, part)
-        except OSError as error:
-            raise CheckpointError(
-                f"{directory}: the part of '{self._name}' cannot be written: {error}; the "
-                "checkpoints before it are whole"
-            ) from None
+        except (OSError, SafetensorError) as error:
+            told = f"{directory}: the part of '{self._name}' cannot be written: {error}"
+            intact = "the checkpoints before it are whole"
+            shortage = describe_shortage(error)
+            if shortage is not None:
+                raise OutOfBudgetError(f"{told}: {shortage}; {intact}") from None
+            raise CheckpointError(f"{told}; {intact}") from None

@@ -7,6 +7,7 @@ from flowengine.errors import (
     FlowError,
     GraphError,
     InterruptedRunError,
+    OutOfBudgetError,
     StageError,
     StallError,
     WorkerLostError,
@@ -18,6 +19,7 @@ REFUSED = 3
 STALLED = 4
 WORKER_LOST = 5
 NO_CHECKPOINT = 6
+OUT_OF_BUDGET = 7
 INTERRUPTED = 130
 
 MEANINGS = {
@@ -28,6 +30,7 @@ MEANINGS = {
     STALLED: "no stage could progress",
     WORKER_LOST: "a worker process died",
     NO_CHECKPOINT: "the checkpoint is missing, damaged, or another graph's",
+    OUT_OF_BUDGET: "disk, memory or file descriptors ran out",
     INTERRUPTED: "interrupted (Ctrl-C)",
 }
 
@@ -36,6 +39,7 @@ _CODES: tuple[tuple[type[FlowError], int], ...] = (
     (CheckpointError, NO_CHECKPOINT),
     (InterruptedRunError, INTERRUPTED),
     (StallError, STALLED),
+    (OutOfBudgetError, OUT_OF_BUDGET),
     (WorkerLostError, WORKER_LOST),
     (StageError, FAILED),
 )

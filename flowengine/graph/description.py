@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from flowengine.api import Encoder, Operator, Optimizer, Source, Trainable
+from flowengine.graph.dtype import DType
 from flowengine.graph.ports import Signature
 from flowengine.graph.size import parse_bytes
 
@@ -85,6 +86,7 @@ class StageSpec:
     activations: Activations = "stash"
     window: int | None = None
     credits: Credits = field(default_factory=Credits)
+    dtype: DType | None = None
 
     @property
     def trains(self) -> bool:

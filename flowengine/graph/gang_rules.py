@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from flowengine.api import Encoder, Objective, Trainable
 from flowengine.graph.description import StageSpec
+from flowengine.graph.dtype import is_half
 from flowengine.graph.graph import Graph
 
 
@@ -30,6 +31,11 @@ def gangs_are_possible(graph: Graph) -> Iterator[str]:
             yield (
                 f"{stage}: has gang={stage.gang} and staleness={graph.staleness}; older weights "
                 "are not kept in parts, use replicas= or staleness=0"
+            )
+        if is_half(graph.dtype_of(stage)):
+            yield (
+                f"{stage}: has gang={stage.gang} and dtype={graph.dtype_of(stage)!r}; a gang's "
+                "weights are in float32 or float64 so far"
             )
         if isinstance(stage.what, Objective) and stage.freeze:
             yield f"{stage}: is frozen and has gang={stage.gang}; use replicas= for a frozen one"

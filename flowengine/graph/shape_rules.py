@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from flowengine.api import Source
 from flowengine.errors import GraphError
 from flowengine.graph.description import POOL, StageSpec
+from flowengine.graph.dtype import ITEM_BYTES
 from flowengine.graph.graph import Graph
 from flowengine.graph.size import parse_bytes
 
@@ -39,8 +40,9 @@ def numbers_are_sane(graph: Graph) -> Iterator[str]:
             f"{graph}: clip_norm is {clip_norm!r}; expected a positive number, or None for no "
             "clipping"
         )
-    if graph.dtype not in ("float32", "float64"):
-        yield f"{graph}: dtype is {graph.dtype!r}; expected 'float32' or 'float64'"
+    for where, dtype in [(graph, graph.dtype), *((stage, stage.dtype) for stage in graph.stages)]:
+        if dtype is not None and dtype not in ITEM_BYTES:
+            yield f"{where}: dtype is {dtype!r}; expected one of {list(ITEM_BYTES)}"
     for stage in graph.stages:
         if stage.activations not in ("stash", "recompute"):
             yield f"{stage}: activations is {stage.activations!r}; expected 'stash' or 'recompute'"

@@ -5,7 +5,7 @@
     config            graph, file, step_samples, steps, staleness, clip_norm, seed, dtype, runtime,
                       command (the command line), pool_capacity_bytes, feedback, evaluation,
                       stages: by name its kind, operator (its repr), line, reads, replicas,
-                      optimizer, freeze, activations, window
+                      optimizer, freeze, dtype, activations, window
                       environment: flowengine, python, torch, platform, cores, threads
     steps, samples, tokens, targets     trained
     wall_s            of the whole run; start_s: until the first stage could begin to work
@@ -136,6 +136,7 @@ def describe_graph(graph: Graph) -> dict[str, Any]:
                 "gang": [stage.gang.data, stage.gang.tensor],
                 "optimizer": repr(stage.optimizer) if stage.optimizer else None,
                 "freeze": stage.freeze,
+                "dtype": stage.dtype,
                 "activations": stage.activations,
                 "window": stage.window,
             }

@@ -39,9 +39,13 @@ class Segment:
         """New memory, sealed against resizing."""
         size = max(size, mmap.PAGESIZE)
         fd = os.memfd_create("flowengine", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(fd, size)
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
-        return cls(fd, size)
+        try:
+            os.ftruncate(fd, size)
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
+            return cls(fd, size)
+        except BaseException:
+            os.close(fd)
+            raise
 
     @classmethod
     def on_disk(cls, size: int, directory: Path) -> Segment:

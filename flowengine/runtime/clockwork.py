@@ -10,9 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from flowengine.channel import Kind, Message
-from flowengine.errors import FlowError, StageError
+from flowengine.errors import CheckpointError, FlowError, OutOfBudgetError, StageError
 from flowengine.runtime.spans import SpanLog, Work
 from flowengine.runtime.stage import Stage
+from flowengine.shortage import describe_shortage
+
+LONGEST = 20_000
+"""Characters of an error's text that are told."""
 
 _ROOT = Path(__file__).parents[1]
 _ENGINE = tuple(f"{_ROOT / room}/" for room in ("api", "channel", "graph", "pool", "runtime"))
@@ -86,15 +90,24 @@ class Clockwork:
 
 @contextmanager
 def failing(stage: Stage, how: str = "failed") -> Iterator[None]:
-    """What is raised within becomes a StageError that names the stage."""
+    """What is raised within becomes a StageError that names the stage; what the engine tells with
+    an error of its own, of checkpoints and of shortages, stays that."""
     try:
         yield
-    except Exception as error:
-        raise StageError(describe_failure(stage, error, how)) from error
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:
+        told = describe_failure(stage, error, how)
+        shortage = describe_shortage(error)
+        if isinstance(error, CheckpointError | OutOfBudgetError):
+            raise type(error)(told) from error
+        if shortage is not None:
+            raise OutOfBudgetError(f"{told}: {shortage}") from error
+        raise StageError(told) from error
 
 
 def close_stage(stage: Stage) -> None:
-    """Closes the stage; StageError if its operator raises."""
+    """Closes the stage; a StageError, or as `failing` says, if its operator raises."""
     with failing(stage, "failed to close"):
         stage.close()
 
@@ -102,13 +115,28 @@ def close_stage(stage: Stage) -> None:
 def describe_failure(stage: Stage, error: BaseException, how: str) -> str:
     """What failed, where in the graph, on which samples, and on which line of the user's code."""
     worker = stage.site.worker
-    what = str(error) if isinstance(error, FlowError) else f"{type(error).__name__}: {error}"
+    what = text_of(error) if isinstance(error, FlowError) else name_error(error)
     frame = _users_frame(error)
     where = f" at {Path(frame.filename).name}:{frame.lineno}" if frame else ""
     samples = ", ".join(str(sample) for sample in stage.in_hand[:8])
     more = f" and {len(stage.in_hand) - 8} more" if len(stage.in_hand) > 8 else ""
     hand = f" with samples {samples}{more} in hand" if samples else ""
     return f"stage '{worker.label}' ({worker.stage.line}) {how}{hand}{where}: {what}"
+
+
+def name_error(error: BaseException) -> str:
+    """Its type and text."""
+    return f"{type(error).__name__}: {text_of(error)}".removesuffix(": ")
+
+
+def text_of(error: BaseException) -> str:
+    """Its text as UTF-8 can carry it, also where it is very long or cannot say what it is."""
+    try:
+        text = str(error)
+    except Exception as second:
+        return f"(its text cannot be had: {type(second).__name__})"
+    shown = text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text)} characters)"
+    return shown.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _users_frame(error: BaseException) -> traceback.FrameSummary | None:

@@ -68,6 +68,8 @@ class Coordinator:
         self.dead_letters = list(start.dead_letters)
         stages = self._graph.stages
         self._trained = [stage.name for stage in stages if stage.trains]
+        wide = any(s.trains and self._graph.dtype_of(s) == "float64" for s in stages)
+        self._norm_dtype = torch.float64 if wide else torch.float32
         self._encoders = [s for s in stages if isinstance(s.what, Encoder) and s.trains]
         self._objectives = [s for s in stages if isinstance(s.what, Objective)]
         self.done: dict[int, str] = {}
@@ -118,9 +120,8 @@ class Coordinator:
         state.norms[stage] = norms
         if len(state.norms) < len(self._trained):
             return
-        dtype = getattr(torch, self._graph.dtype)
         every = [norm for name in self._trained for norm in state.norms[name]]
-        state.norm = float(torch.linalg.vector_norm(torch.tensor(every, dtype=dtype)))
+        state.norm = float(torch.linalg.vector_norm(torch.tensor(every, dtype=self._norm_dtype)))
         for name in self._trained:
             for worker in self._topology.replicas_of(name):
                 self._post(worker.index, (Kind.NOTICE, "commit", step, state.norm))

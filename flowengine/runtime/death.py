@@ -1,13 +1,20 @@
-"""Says in words how a worker died, and what it had in hand."""
+"""How a worker ended: what it said itself, or, of one that died, what it had in hand."""
 
 from __future__ import annotations
 
 import signal
 
+from flowengine.errors import CheckpointError, FlowError, OutOfBudgetError, StageError
 from flowengine.runtime.board import Notes
 from flowengine.runtime.topology import WorkerSpec
 
 SHOWN = 16
+_TOLD = {kind.__name__: kind for kind in (StageError, CheckpointError, OutOfBudgetError)}
+
+
+def told_error(kind: str, text: str) -> FlowError:
+    """The error that a worker says it ended with."""
+    return _TOLD.get(kind, StageError)(text)
 
 
 def describe_death(worker: WorkerSpec, notes: Notes, exit_code: int | None) -> str:

@@ -1,28 +1,41 @@
-"""A pack's features on their way out of an encoder, as rows of the channels."""
+"""A pack's features on their way out of an encoder, and as rows of the channels."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import torch
+from dataclasses import dataclass, field
 
 from flowengine.api import Encoder
 from flowengine.channel import ROW_BYTES, Row
 from flowengine.errors import RunError
 from flowengine.graph.description import StageSpec
 from flowengine.pool import Payload, Span
-from flowengine.pool.payload import dtype_name
 from flowengine.runtime.emission import Header, catalogue_entry
-from flowengine.runtime.flight import Flight
 from flowengine.runtime.round import Round
 from flowengine.runtime.site import Site
+
+
+@dataclass
+class Flight:
+    """A pack's features, from the forward until their gradient has been taken in.
+
+    num_rows, num_bytes: of the features. learns: whether a gradient will return. span: where the
+    features lie in the pool, once sent; None for a copy of another rank's. returned: whether it
+    holds the gradient.
+    """
+
+    step: int
+    num_rows: int
+    num_bytes: int
+    learns: bool
+    span: Span | None = field(default=None, init=False)
+    returned: bool = field(default=False, init=False)
 
 
 @dataclass
 class Encoded:
     """Features that wait for room; flight is None for a pack without this modality.
 
-    rows: the samples'. counts: feature rows of each.
+    rows: the samples'. counts: feature rows of each. version: of the weights.
     """
 
     round: Round
@@ -38,7 +51,7 @@ def count_features(stage: StageSpec, rows: list[Row], flight: Flight | None) -> 
     assert isinstance(stage.what, Encoder)
     modality = stage.what.modality
     counts = [row.media.get(modality, 0) if row.tree["media"] is not None else 0 for row in rows]
-    found = flight.shape[0] if flight is not None else 0
+    found = flight.num_rows if flight is not None else 0
     if sum(counts) != found:
         raise RunError(
             f"{stage}: forward gave {found} feature rows for samples "
@@ -48,21 +61,23 @@ def count_features(stage: StageSpec, rows: list[Row], flight: Flight | None) -> 
     return counts
 
 
-def feature_rows(site: Site, encoded: Encoded, span: Span | None, *, num_readers: int) -> list[Row]:
+def feature_rows(
+    site: Site, encoded: Encoded, span: Span | None, *, dtype: str, row_bytes: int, readers: int
+) -> list[Row]:
     """A row per sample that names its features in the span, which is leased to every reader."""
-    encoder, version = site.worker.stage.what, encoded.version
+    encoder = site.worker.stage.what
     assert isinstance(encoder, Encoder)
-    features, dtype = encoder.feature_shape(), getattr(torch, site.graph.dtype)
-    row_bytes = torch.empty(features, dtype=dtype).nbytes
+    features = tuple(encoder.feature_shape())
     rows, first, now = [], 0, site.clock()
     for row, count in zip(encoded.rows, encoded.counts, strict=True):
         shape = (count, *features)
-        payload = Payload(b"", 0, 0, dtype_name(dtype), shape)
+        payload = Payload(b"", 0, 0, dtype, shape)
         if count and span is not None:
-            payload = Payload(None, span.address, first * row_bytes, dtype_name(dtype), shape)
+            payload = Payload(None, span.address, first * row_bytes, dtype, shape)
             header = Header.of(row, encoded.round)
-            span.entries.append(catalogue_entry(site, header, payload, now, version=version))
-            span.leases += num_readers
+            entry = catalogue_entry(site, header, payload, now, version=encoded.version)
+            span.entries.append(entry)
+            span.leases += readers
         tree = {"modality": encoder.modality, "rows": payload}
         rows.append(row._replace(size=ROW_BYTES, tree=tree))
         first += count

@@ -14,50 +14,68 @@ Rules.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import deque
-from collections.abc import Sequence
 from typing import Any
-
-import torch
 
 from flowengine.api import Encoder
 from flowengine.channel import ROW_BYTES, Inlet, Row
 from flowengine.errors import RunError
-from flowengine.pool import Payload
-from flowengine.runtime.encoded import Encoded, count_features, feature_rows
-from flowengine.runtime.flight import Flight, fly, land
+from flowengine.pool import Span
+from flowengine.runtime.encoded import Encoded, Flight, count_features, feature_rows
 from flowengine.runtime.muster import Order
 from flowengine.runtime.round import Round
 from flowengine.runtime.site import Site
 from flowengine.runtime.spans import Work
 from flowengine.runtime.stage import OTHER_RANKS, Stage
-from flowengine.runtime.trainer import Trainer
+from flowengine.runtime.step_end import StepEnd
 
 AHEAD = 3
 """Packs in flight: one being consumed, one waiting, one on its way."""
 
 
 class EncoderStage(Stage):
-    """Runs `batch` and `forward` of an encoder, and its backward where it trains."""
+    """When a pack is encoded, sent and taken back; subclasses compute.
+
+    trainer: there once the stage is open, as are dtype, the features', by name, and row_bytes,
+    the size of a feature row. filled: by rank of the gang, whose pack has media in the slot now.
+    """
+
+    trainer: StepEnd
+    dtype: str
+    row_bytes: int
 
     def __init__(self, site: Site) -> None:
         super().__init__(site)
         assert isinstance(self.spec.what, Encoder)
-        self._encoder: Encoder[Any, Any] = self.spec.what
+        self.encoder: Encoder[Any, Any] = self.spec.what
         self._arrived: dict[tuple[int, int], dict[int, tuple[Inlet, Row]]] = {}
         self._encoded: Encoded | None = None
         self._flights: deque[Flight] = deque()
         self._unreturned = 0
         self._next = site.worker.way
+        self.filled: tuple[bool, ...] = ()
         self._open_steps: deque[int] = deque()
         self._lag = 0
 
+    @abstractmethod
+    def fly(self, round_: Round, version: int, rows: list[Row]) -> Flight | None:
+        """The forward of a pack with these weights, or of a copy of another rank's; None if no rank
+        has media for it."""
+
+    @abstractmethod
+    def settle(self, flight: Flight, span: Span) -> None:
+        """Writes a flight's features to the pool."""
+
+    @abstractmethod
+    def land(self, flight: Flight) -> None:
+        """The backward of a flight: its span holds the gradient, which is zero without one."""
+
     def open(self) -> None:
-        self._encoder.open(self.context())
-        self.trainer = Trainer(self.site, staleness=self.site.graph.staleness)
+        self.encoder.open(self.context())
 
     def close(self) -> None:
-        self._encoder.close()
+        self.encoder.close()
 
     def on_gradient(self, address: int, count: int) -> None:
         flight = next(f for f in self._flights if f.span is not None and f.span.address == address)
@@ -94,7 +112,8 @@ class EncoderStage(Stage):
 
     def _obey(self, order: Order) -> bool:
         if order.action == "forward":
-            self._encode(order.filled)
+            self.filled = order.filled
+            self._encode()
         elif order.action == "backward":
             self._take_back()
         else:
@@ -127,12 +146,13 @@ class EncoderStage(Stage):
     def _has_gap(self) -> bool:
         round_ = self.rounds.get(self.current)
         waits = round_ is not None and self._next < len(round_.pack_sizes)
-        return waits and self.site.worker.leads and self.is_closed() and not self._is_complete()
+        waits = waits and self.site.worker.leads
+        return waits and self.is_closed() and not self._is_complete()
 
     def _can_encode(self) -> bool:
         if not self._is_complete() or not self._has_window():
             return False
-        return self.trainer.module_of(self._wanted_version()) is not None
+        return self.trainer.has_version(self._wanted_version())
 
     def _has_window(self) -> bool:
         return self.spec.window is None or len(self._flights) < self.spec.window
@@ -145,15 +165,15 @@ class EncoderStage(Stage):
         arrived = self._arrived.get((self.current, self._next), {})
         return any(row.tree["media"] not in (None, ()) for _, row in arrived.values())
 
-    def _encode(self, filled: Sequence[bool]) -> None:
+    def _encode(self) -> None:
         round_, version = self.rounds[self.current], self._wanted_version()
         arrived = self._arrived.pop((self.current, self._next), {})
         parts = [arrived[place] for place in range(len(arrived))]
         rows = [row for _, row in parts]
         work = Work("forward", round_.step, round_.held_out, self._next)
         self.take_in_hand(tuple(row.sample for row in rows), work)
-        flight = self._fly(round_, version, rows, filled)
-        own = flight if filled[self.site.worker.rank] else None
+        flight = self.fly(round_, version, rows)
+        own = flight if self.filled[self.site.worker.rank] else None
         counts = count_features(self.spec, rows, own)
         for inlet, row in parts:
             inlet.give_back([row])
@@ -167,26 +187,6 @@ class EncoderStage(Stage):
         self._next += self.spec.ways
         if self._encoded is not None:
             self._send_features(self._encoded)
-
-    def _fly(
-        self, round_: Round, version: int, rows: list[Row], filled: Sequence[bool]
-    ) -> Flight | None:
-        media = [item for row in rows for item in self.load_media(row.tree["media"])]
-        module = self.trainer.module_of(version)
-        assert module is not None
-        if not any(filled):
-            return None
-        if self.site.mesh is not None:
-            media = self.site.mesh.share_out(media, filled)
-        return fly(
-            self.spec,
-            media,
-            module=module,
-            step=round_.step,
-            seed=self.site.seed("forward", round_.number, self._next),
-            learns=self.trainer.trains and not round_.held_out,
-            dtype=getattr(torch, self.site.graph.dtype),
-        )
 
     # sending
 
@@ -203,16 +203,22 @@ class EncoderStage(Stage):
                 return self.wait("blocked", f"credits of '{edge.reader}'")
         flight, span = encoded.flight, None
         if flight is not None:
-            assert flight.outputs is not None
-            span = self.pool.reserve(flight.outputs.nbytes, (encoded.round.number, encoded.pack))
+            span = self.pool.reserve(flight.num_bytes, (encoded.round.number, encoded.pack))
             if span is None:
                 return self.wait("blocked", "room in the pool")
-            self.pool.write([flight.outputs.detach()], span)
-            flight.settle(span)
+            self.settle(flight, span)
+            flight.span = span
             if flight.learns:
                 self._flights.append(flight)
                 self._unreturned += 1
-        rows = feature_rows(self.site, encoded, span, num_readers=len(outlets))
+        rows = feature_rows(
+            self.site,
+            encoded,
+            span,
+            dtype=self.dtype,
+            row_bytes=self.row_bytes,
+            readers=len(outlets),
+        )
         for outlet in outlets:
             outlet.send(rows)
         self._encoded = None
@@ -227,22 +233,15 @@ class EncoderStage(Stage):
 
     def _take_back(self) -> None:
         flight = self._flights.popleft()
-        span, dtype = flight.span, self.site.graph.dtype
-        entries = span.entries if span is not None else []
+        entries = flight.span.entries if flight.span is not None else []
         pack = entries[0]["pack"] if entries else -1
         work = Work("backward", flight.step, False, pack)
         self.take_in_hand(tuple(entry["sample"] for entry in entries), work)
-        if span is not None:
-            gradient = self.pool.view(Payload(None, span.address, 0, dtype, flight.shape))
-        else:
-            gradient = torch.zeros(flight.shape, dtype=getattr(torch, dtype))
-        if self.site.mesh is not None:
-            self.site.mesh.share_gradient(gradient)
-        land(self.spec, flight, gradient)
+        self.land(flight)
         for entry in entries:
             entry["state"] = "gradient"
-        if span is not None:
-            self.pool.release(span.address, 0)
+        if flight.span is not None:
+            self.pool.release(flight.span.address, 0)
 
     # the ends of steps and rounds
 
@@ -258,7 +257,7 @@ class EncoderStage(Stage):
             if self.site.worker.leads:
                 self.site.notify("encoded", round_.step, self.spec.name, self._lag)
             self._lag = 0
-        self._encoder.flush()
+        self.encoder.flush()
         self._next = self.site.worker.way
         return self.close_round()
 

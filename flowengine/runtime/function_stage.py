@@ -81,8 +81,10 @@ class FunctionStage(Stage):
     def _pass_barrier(self, round_: Round) -> None:
         if not round_.held_out:
             self._steps_done = round_.step + 1
-            if self._saver is not None and self._saver.is_due(self._steps_done):
-                self._save_state()
+            if self._saver is not None:
+                self._saver.look()
+                if self._saver.is_due(self._steps_done):
+                    self._save_state()
 
     def _save_state(self) -> None:
         assert self._saver is not None

@@ -93,6 +93,8 @@ class InlineRun:
         except BaseException:
             with suppress(Exception):  # What went wrong first is what is told.
                 self._close()
+            with suppress(Exception):
+                self._publish()
             raise
         finally:
             torch.set_num_threads(threads_before)

@@ -15,18 +15,19 @@ import selectors
 import shutil
 import socket
 import time
+from contextlib import ExitStack, suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from flowengine.channel import Kind, Link, Message
-from flowengine.errors import InterruptedRunError, StageError, WorkerLostError
+from flowengine.errors import InterruptedRunError, WorkerLostError
 from flowengine.graph import Graph
 from flowengine.nursery import open_nursery
 from flowengine.pool import Segment
 from flowengine.runtime.board import Board
 from flowengine.runtime.boot import Boot, pickle_graph
 from flowengine.runtime.coordinator import Coordinator
-from flowengine.runtime.death import describe_death
+from flowengine.runtime.death import describe_death, told_error
 from flowengine.runtime.events import (
     CheckpointDone,
     Observer,
@@ -45,6 +46,7 @@ from flowengine.runtime.threads import computes, threads_per_worker
 from flowengine.runtime.topology import Topology, WorkerSpec
 from flowengine.runtime.watch import StallWatch
 from flowengine.runtime.worker import run_worker
+from flowengine.shortage import naming_shortages
 
 TICK_S = 0.25
 STOP_S = 5.0
@@ -95,7 +97,8 @@ class LocalRun:
         it fails; InterruptedRunError if a signal ended it early."""
         with catching_signals() as interrupt:
             try:
-                self._start()
+                with naming_shortages("the workers cannot be started"), ExitStack() as handed:
+                    self._start(handed)
                 while not self._coordinator.is_done:
                     self._look()
                     if interrupt.take():
@@ -103,6 +106,11 @@ class LocalRun:
                 self._stop()
                 self._publish()
                 self._observe(self._describe_end(interrupted=interrupt.came))
+            except BaseException:
+                self._kill()
+                with suppress(Exception):  # What went wrong first is what is told.
+                    self._publish()
+                raise
             finally:
                 self._clean_up()
         if interrupt.came:
@@ -137,7 +145,8 @@ class LocalRun:
 
     # starting
 
-    def _start(self) -> None:
+    def _start(self, handed: ExitStack) -> None:
+        """Starts the workers. handed: closes our copies of what is theirs."""
         workers = self._topology.workers
         blob = pickle_graph(self._topology.graph)
         segments = make_segments(self._topology)
@@ -147,12 +156,14 @@ class LocalRun:
         self._board = Board(board)
         links: dict[int, dict[int, socket.socket]] = {worker.index: {} for worker in workers}
         for one, other in sorted(self._topology.pairs):
-            links[one][other], links[other][one] = socket.socketpair()
+            ends = socket.socketpair()
+            links[one][other], links[other][one] = map(handed.enter_context, ends)
         context = open_nursery()
         threads = threads_per_worker(self._topology)
         for worker in workers:
             ours, theirs = socket.socketpair()
             self._controls[worker.index] = Link(ours)
+            handed.enter_context(theirs)
             boot = Boot(
                 index=worker.index,
                 label=worker.label,
@@ -176,9 +187,6 @@ class LocalRun:
             assert process.pid is not None
             self._pids[worker.index] = process.pid
             self._processes[worker.index] = process
-            theirs.close()
-            for connection in links[worker.index].values():
-                connection.close()
             self._selector.register(ours, selectors.EVENT_READ, ("control", worker))
             self._selector.register(process.sentinel, selectors.EVENT_READ, ("death", worker))
 
@@ -213,11 +221,11 @@ class LocalRun:
             if len(self._ready) == len(self._topology.workers):
                 self._start_s = self.clock()
         elif subject == "error":
-            text, trace = fields
+            kind, text, trace = fields
             peer = find_lost_peer(worker, text, self._topology, self._processes)
             if peer is not None:
                 self._on_death(peer)
-            raise StageError(f"{text}\n\n{trace}")
+            raise told_error(kind, f"{text}\n\n{trace}")
         elif subject == "times":
             self._causes[worker.index] = fields[1]
         else:
@@ -269,12 +277,15 @@ class LocalRun:
         for process in self._processes.values():
             process.join(max(0.0, deadline - time.perf_counter()))
 
-    def _clean_up(self) -> None:
+    def _kill(self) -> None:
         for process in self._processes.values():
-            if process.is_alive():
-                process.kill()
+            process.kill()
         for process in self._processes.values():
             process.join()
+
+    def _clean_up(self) -> None:
+        self._kill()
+        for process in self._processes.values():
             process.close()
         shutil.rmtree(self._run_dir / FOLDER, ignore_errors=True)
         self._rendezvous.close()

@@ -35,8 +35,12 @@ class Saver:
             self._writer.write(partial_dir(self._site.run_dir, step), part)
         self._saved = step
 
+    def look(self) -> None:
+        """Raises what the writing so far has met, see PartWriter.wait."""
+        self._writer.look()
+
     def close(self) -> None:
-        """Returns when all is written; CheckpointError if it could not be."""
+        """Returns when all is written; raises as `look` does."""
         try:
             self._writer.wait()
         finally:

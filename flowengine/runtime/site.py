@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowengine.api import Context
 from flowengine.api.context import Reported
 from flowengine.channel import Inlet, Kind, Outlet, Post
 from flowengine.graph import Graph
-from flowengine.pool import Pool
-from flowengine.runtime.mesh import GangMesh
+from flowengine.pool import Holdings
 from flowengine.runtime.muster import Muster
 from flowengine.runtime.round import derive_seed
 from flowengine.runtime.start import BEGINNING, Start
 from flowengine.runtime.topology import COORDINATOR, Topology, WorkerSpec
+
+if TYPE_CHECKING:
+    from flowengine.runtime.mesh import GangMesh
 
 
 @dataclass
@@ -40,11 +42,12 @@ class Edge:
 
 @dataclass
 class Site:
-    """What a stage is given: everything outside it that it touches."""
+    """What a stage is given: everything outside it that it touches. mesh: of its gang, once the
+    worker has joined one."""
 
     topology: Topology
     worker: WorkerSpec
-    pool: Pool
+    pool: Holdings
     edges: list[Edge]
     inlets: list[Inlet]
     post: Post
@@ -84,7 +87,7 @@ def make_site(
     topology: Topology,
     index: int,
     *,
-    pool: Pool,
+    pool: Holdings,
     post: Post,
     clock: Callable[[], float],
     run_dir: Path,

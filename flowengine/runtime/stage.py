@@ -8,7 +8,7 @@ Rules.
   when all inlets have closed it and all of its rows are dealt with.
 - Told to finish, the source begins no further round, and the stages that keep something make a
   checkpoint of where that ends.
-- The ranks of a gang do together what is a collective: as their muster says, and end together.
+- The ranks of a gang do together what is a collective, as their muster says, and end together.
 - When its inlets have ended and its rounds are over, a stage ends its outlets and returns the
   leases of what its operator keeps; it is done when all leases on its own spans have come back.
 """
@@ -19,19 +19,20 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Literal
 
 from flowengine.api import Context
 from flowengine.api.context import Reported
 from flowengine.channel import Kind, Message
 from flowengine.errors import RunError
-from flowengine.pool import Payload, Span, inline_tensor, owner_of
+from flowengine.pool import Holdings, Payload, Span, inline_tensor, owner_of
 from flowengine.runtime.emission import Emission
 from flowengine.runtime.round import Round
 from flowengine.runtime.site import Site
 from flowengine.runtime.spans import Work
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 OTHER_RANKS = "the other ranks of its gang"
 
@@ -50,7 +51,7 @@ class Stage(ABC):
     def __init__(self, site: Site) -> None:
         self.site = site
         self.spec = site.worker.stage
-        self.pool = site.pool
+        self.pool: Holdings = site.pool
         self.muster = site.muster
         self.pool.on_free = self._on_free
         self.waits = Wait("starved", "its start")

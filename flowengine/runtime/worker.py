@@ -21,18 +21,18 @@ import threading
 import time
 import traceback
 from contextlib import suppress
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
 
 from flowengine.channel import Kind, Link, Message
-from flowengine.errors import StageError
+from flowengine.errors import FlowError, OutOfBudgetError, StageError
 from flowengine.graph.load import load_module
 from flowengine.pool import Pool
 from flowengine.runtime.board import Board, Notes
 from flowengine.runtime.boot import Boot
-from flowengine.runtime.clockwork import Clockwork, close_stage, failing
+from flowengine.runtime.clockwork import LONGEST, Clockwork, close_stage, failing, name_error
 from flowengine.runtime.mesh import open_mesh
 from flowengine.runtime.site import make_site
 from flowengine.runtime.spans import SpanLog
@@ -40,6 +40,7 @@ from flowengine.runtime.stacks import write_stacks_on_signal
 from flowengine.runtime.stage import Stage
 from flowengine.runtime.stages import make_stage
 from flowengine.runtime.topology import COORDINATOR, Topology
+from flowengine.shortage import describe_shortage
 
 IDLE_S = 0.5
 """After so long without a message, garbage that may hold leases is collected once."""
@@ -61,11 +62,14 @@ def run_worker(boot: Boot) -> None:
     try:
         write_stacks_on_signal(boot.run_dir, boot.label)
         _Worker(boot, control).run()
-    except StageError as error:
-        _say_error(control, str(error), error)
+    except FlowError as error:
+        _say_error(control, type(error), str(error), error)
     except BaseException as error:
-        text = f"worker {boot.index} failed: {type(error).__name__}: {error}"
-        _say_error(control, text, error)
+        text = f"worker '{boot.label}' failed: {name_error(error)}"
+        shortage = describe_shortage(error)
+        if shortage is None:
+            _say_error(control, StageError, text, error)
+        _say_error(control, OutOfBudgetError, f"{text}: {shortage}", error)
 
 
 def _die_with(supervisor: int) -> None:
@@ -78,10 +82,15 @@ def _die_with(supervisor: int) -> None:
     os._exit(1)
 
 
-def _say_error(control: Link, text: str, error: BaseException) -> None:
+def _say_error(control: Link, kind: type[FlowError], text: str, error: BaseException) -> NoReturn:
+    """Ends the process. What is said is text alone: the error itself need not be picklable."""
     cause = error.__cause__ or error
-    lines = "".join(traceback.format_exception(cause))
-    control.send((Kind.NOTICE, "error", text, lines))
+    try:
+        lines = "".join(traceback.format_exception(cause))
+    except Exception:  # Its own __str__ fails; where it was raised can be told all the same.
+        lines = "".join(traceback.format_tb(cause.__traceback__))
+    lines = lines[-LONGEST:].encode("utf-8", "backslashreplace").decode("utf-8")
+    control.send((Kind.NOTICE, "error", kind.__name__, text, lines))
     control.drain()
     sys.exit(1)
 
@@ -149,9 +158,9 @@ class _Worker:
 
     def _join_gang(self) -> None:
         if self._boot.rendezvous is not None:
-            site, size = self._stage.site, self._stage.spec.gang.size
-            store = dist.FileStore(str(self._boot.rendezvous), size)  # type: ignore[attr-defined]
-            site.mesh = open_mesh(self._stage.spec.gang, site.worker.rank, store)
+            site, gang = self._stage.site, self._stage.spec.gang
+            store = dist.FileStore(str(self._boot.rendezvous), gang.size)  # type: ignore[attr-defined]
+            site.mesh = open_mesh(gang, site.worker.rank, store)
 
     def _clock(self) -> float:
         return time.perf_counter() - self._boot.began

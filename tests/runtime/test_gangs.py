@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +11,8 @@ from fakes import small_graph
 from reference import train_plainly
 from running import run_graph
 from test_deaths import kill
-from torch import Tensor
 from test_exactness import TOLERANCE, assert_same
+from torch import Tensor
 
 from flowengine import Gang, Graph
 from flowengine.api import Context
@@ -22,7 +22,6 @@ from flowengine.operators.vision.transformer import Patches
 from flowengine.runtime.events import Event, StepDone
 
 pytestmark = pytest.mark.slow
-
 
 
 class FailingEncoder(VisionEncoder):
