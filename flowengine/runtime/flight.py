@@ -27,7 +27,7 @@ class TensorFlight(Flight):
     batch: Any = None
 
     def settle(self) -> None:
-        """The features have been written to the pool."""
+        """The features have been written to the pool, or are a copy that nobody reads."""
         if self.batch is not None:
             self.outputs = None
 

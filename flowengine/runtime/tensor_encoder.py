@@ -35,7 +35,7 @@ class TensorEncoder(EncoderStage):
             return None
         if self.site.mesh is not None:
             media = self.site.mesh.share_out(media, self.filled)
-        return fly(
+        flight = fly(
             self.spec,
             media,
             module=module,
@@ -44,6 +44,9 @@ class TensorEncoder(EncoderStage):
             learns=self.trainer.trains and not round_.held_out,
             dtype=self.trainer.dtype,
         )
+        if not self.filled[self.site.worker.rank]:
+            flight.settle()
+        return flight
 
     def settle(self, flight: Flight, span: Span) -> None:
         assert isinstance(flight, TensorFlight)
