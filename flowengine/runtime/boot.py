@@ -21,7 +21,7 @@ class Boot:
     supervisor: its process id.
     began: the run's start on the monotonic clock, which all processes of a machine share.
     rendezvous: the file where the ranks of its gang find each other, if it is in one.
-    spans: whether to tell what was done when.
+    spans: whether to tell what was done when. profile: the steps that torch's profiler is on.
     """
 
     index: int
@@ -40,6 +40,7 @@ class Boot:
     start: Start
     rendezvous: Path | None = None
     spans: bool = True
+    profile: tuple[range, ...] = ()
 
 
 def pickle_graph(graph: Graph) -> bytes:

@@ -15,11 +15,13 @@ import selectors
 import shutil
 import socket
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from flowengine.channel import Kind, Link, Message
+from flowengine.checkpoint import Folder
 from flowengine.errors import InterruptedRunError, WorkerLostError
 from flowengine.graph import Graph
 from flowengine.nursery import open_nursery
@@ -65,6 +67,7 @@ class LocalRun:
         stall_s: float = 60.0,
         began: float | None = None,
         spans: bool = True,
+        profile: Sequence[range] = (),
     ) -> None:
         self._began = time.perf_counter() if began is None else began
         self._topology = Topology(graph)
@@ -72,11 +75,12 @@ class LocalRun:
         self._rendezvous = Rendezvous(self._topology, run_dir)
         self._observe = observe
         self._spans = spans
+        self._profile = tuple(profile)
         self._coordinator = Coordinator(
             self._topology, post=self._post, observe=observe, clock=self.clock, start=start
         )
         self._start_at = start
-        self._publisher = make_publisher(self._topology, self._coordinator, run_dir=run_dir)
+        self._publisher = make_publisher(self._topology, self._coordinator, folder=Folder(run_dir))
         self._segments: list[Segment] = []
         self._processes: dict[int, BaseProcess] = {}
         self._controls: dict[int, Link] = {}
@@ -181,6 +185,7 @@ class LocalRun:
                 start=self._start_at,
                 rendezvous=self._rendezvous.of(worker),
                 spans=self._spans,
+                profile=self._profile,
             )
             process = context.Process(target=run_worker, args=(boot,), name=worker.label)
             process.start()

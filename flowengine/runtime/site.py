@@ -10,15 +10,19 @@ from typing import TYPE_CHECKING, Any
 from flowengine.api import Context
 from flowengine.api.context import Reported
 from flowengine.channel import Inlet, Kind, Outlet, Post
+from flowengine.checkpoint import PartStore
 from flowengine.graph import Graph
 from flowengine.pool import Holdings
 from flowengine.runtime.muster import Muster
 from flowengine.runtime.round import derive_seed
+from flowengine.runtime.spans import Work
 from flowengine.runtime.start import BEGINNING, Start
 from flowengine.runtime.topology import COORDINATOR, Topology, WorkerSpec
 
 if TYPE_CHECKING:
     from flowengine.runtime.mesh import GangMesh
+
+_DISK = PartStore()
 
 
 @dataclass
@@ -54,7 +58,9 @@ class Site:
     clock: Callable[[], float]
     run_dir: Path
     on_hand: Callable[[tuple[int, ...]], None]
+    on_work: Callable[[Work], None]
     start: Start
+    parts: PartStore
     muster: Muster
     mesh: GangMesh | None = None
 
@@ -92,7 +98,9 @@ def make_site(
     clock: Callable[[], float],
     run_dir: Path,
     on_hand: Callable[[tuple[int, ...]], None] = lambda _: None,
+    on_work: Callable[[Work], None] = lambda _: None,
     start: Start = BEGINNING,
+    parts: PartStore = _DISK,
 ) -> Site:
     """The site of worker `index`, its outlets and inlets made from the topology."""
     worker = topology.workers[index]
@@ -133,8 +141,10 @@ def make_site(
         clock=clock,
         run_dir=run_dir,
         on_hand=on_hand,
+        on_work=on_work,
         start=start,
         muster=_make_muster(topology, worker, post),
+        parts=parts,
     )
 
 

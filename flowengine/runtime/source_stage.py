@@ -88,13 +88,13 @@ class SourceStage(Stage):
 
     def _make_plan(self, stretch: Stretch) -> _Plan:
         members = self._members(stretch)
-        ids = tuple(member.sample for member in members)
         planner = self._planner
         if planner is None:
-            round_ = Round(stretch.number, stretch.step, stretch.held_out, len(ids), 0, ())
+            round_ = Round(stretch.number, stretch.step, stretch.held_out, len(members), 0, ())
             return _Plan(round_, [[member] for member in members])
         source = self._held_out if stretch.held_out else self._source
-        self.take_in_hand(ids, Work("plan", stretch.step, stretch.held_out))
+        work = Work("plan", stretch.step, stretch.held_out)
+        self.take_in_hand(tuple(member.sample for member in members), work)
         measured = [m._replace(lengths=source.lengths(m.place)) for m in members]
         packs = planner.plan(measured)
         lengths = [[m.lengths for m in pack if m.lengths is not None] for pack in packs]
@@ -111,7 +111,8 @@ class SourceStage(Stage):
                 f"step {round_.step} has {round_.samples} samples and not one target token, so it "
                 "has no loss; expected labels other than -100 in at least one of them"
             )
-        self._report(round_, lengths, planner.packer)
+        ids = [[member.sample for member in pack] for pack in packs]
+        self._report(round_, lengths, ids, planner.packer)
         return _Plan(round_, packs)
 
     def _members(self, stretch: Stretch) -> list[Member]:
@@ -130,7 +131,9 @@ class SourceStage(Stage):
         assert self._planner is not None
         self.site.notify("left_out", sample, self._planner.name, reason)
 
-    def _report(self, round_: Round, packs: list[list[Lengths]], packer: Packer) -> None:
+    def _report(
+        self, round_: Round, packs: list[list[Lengths]], ids: list[list[int]], packer: Packer
+    ) -> None:
         """Tells the coordinator of the round's packs."""
         count = len(packs)
         tokens = [sum(length.tokens for length in pack) for pack in packs]
@@ -147,6 +150,7 @@ class SourceStage(Stage):
             "targets": [sum(length.targets for length in pack) for pack in packs],
             "room_tokens": [packer.max_tokens] * count,
             "cost": [packer.cost_of(pack) for pack in packs],
+            "sample_ids": ids,
         }
         self.site.notify("packs", columns)
 

@@ -146,6 +146,8 @@ class Stage(ABC):
         work it is, for the record."""
         self.in_hand, self.work_now = samples, work
         self.site.on_hand(samples)
+        if work is not None:
+            self.site.on_work(work)
 
     def wait(self, state: Literal["starved", "blocked"], on: str) -> bool:
         """Says what is waited for; False."""

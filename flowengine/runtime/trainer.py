@@ -20,7 +20,7 @@ from safetensors.torch import save_file, save_model
 from torch import Tensor, nn
 
 from flowengine.api import Trainable
-from flowengine.checkpoint import Part, gather_training, read_part, restore_training, whole
+from flowengine.checkpoint import Part, gather_training, restore_training, whole
 from flowengine.pool import Pool
 from flowengine.runtime.shard import gradient_norms, hand_over_gradient, shard_of
 from flowengine.runtime.site import Site
@@ -51,7 +51,7 @@ class Trainer(StepEnd):
             self._owners = dict(zip(self._shards, self._parameters, strict=True))
             self._optimizer = self.spec.optimizer.build(self._shards)
             if site.start.checkpoint is not None:
-                part = read_part(site.start.checkpoint, self.spec.name)
+                part = site.parts.read(site.start.checkpoint, self.spec.name)
                 self._kept = restore_training(
                     part, self.module, self._optimizer, self._weights.masters, self._owners
                 )
