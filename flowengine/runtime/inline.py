@@ -40,7 +40,7 @@ from flowengine.runtime.stages import make_stage
 from flowengine.runtime.stall import describe_stall, find_dependencies
 from flowengine.runtime.start import BEGINNING, Start
 from flowengine.runtime.threads import threads_per_worker
-from flowengine.runtime.topology import COORDINATOR, Topology
+from flowengine.runtime.topology import COORDINATOR, Topology, without_gangs
 
 
 class InlineRun:
@@ -58,7 +58,7 @@ class InlineRun:
         self._began = time.perf_counter()
         self._run_dir = run_dir
         self._start_s = 0.0
-        self._topology = Topology(graph)
+        self._topology = Topology(without_gangs(graph))
         self._segments: dict[int, Segment] = make_segments(self._topology)
         self._disks = make_disks(self._topology, run_dir)
         self._mail: deque[tuple[int, int, Message]] = deque()

@@ -39,6 +39,7 @@ from flowengine.runtime.events import (
 )
 from flowengine.runtime.interrupt import catching_signals, describe_interrupt
 from flowengine.runtime.look import channel_statuses, stage_status
+from flowengine.runtime.rendezvous import Rendezvous, find_lost_peer
 from flowengine.runtime.saver import make_publisher
 from flowengine.runtime.segments import make_disks, make_segments
 from flowengine.runtime.stacks import FOLDER
@@ -71,6 +72,7 @@ class LocalRun:
         self._began = time.perf_counter() if began is None else began
         self._topology = Topology(graph)
         self._run_dir = run_dir
+        self._rendezvous = Rendezvous(self._topology, run_dir)
         self._observe = observe
         self._spans = spans
         self._profile = tuple(profile)
@@ -180,6 +182,7 @@ class LocalRun:
                 control=theirs,
                 links=links[worker.index],
                 start=self._start_at,
+                rendezvous=self._rendezvous.of(worker),
                 spans=self._spans,
                 profile=self._profile,
             )
@@ -223,6 +226,9 @@ class LocalRun:
                 self._start_s = self.clock()
         elif subject == "error":
             kind, text, trace = fields
+            peer = find_lost_peer(worker, text, self._topology, self._processes)
+            if peer is not None:
+                self._on_death(peer)
             raise told_error(kind, f"{text}\n\n{trace}")
         elif subject == "times":
             self._causes[worker.index] = fields[1]
@@ -286,6 +292,7 @@ class LocalRun:
         for process in self._processes.values():
             process.close()
         shutil.rmtree(self._run_dir / FOLDER, ignore_errors=True)
+        self._rendezvous.close()
         self._selector.close()
         for link in self._controls.values():
             link.close()
