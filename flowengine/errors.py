@@ -6,6 +6,7 @@
     +-- SampleError                a sample cannot be trained on: broken, too long, without target
     +-- RunError                   a run ended early
         +-- StageError             an operator raised; names stage, replica and samples
+        +-- RefusedSampleError     a stage raised SampleError, and the run is to go on without it
         +-- WorkerLostError        a worker process died; names stage, replica and samples
         +-- StallError             nothing can progress; names who waits for what
         +-- OutOfBudgetError       disk, memory or file descriptors ran out; names which
@@ -29,7 +30,8 @@ class CheckpointError(FlowError):
 
 
 class SampleError(FlowError):
-    """A source cannot give this sample; the message names it. The data are wrong, not a program."""
+    """This sample cannot be given or processed; the message names it. The data are wrong, not a
+    program. What becomes of the sample, `graph.add(bad_samples=)` says."""
 
 
 class RunError(FlowError):
@@ -50,6 +52,19 @@ class WorkerLostError(RunError):
         super().__init__(text)
         self.worker = worker
         self.samples = samples
+
+
+class RefusedSampleError(RunError):
+    """A stage raised SampleError, and its graph wants such samples left out.
+
+    worker: its label. samples: ids of those it had in hand. reason: what it said.
+    """
+
+    def __init__(self, text: str, *, worker: str, samples: tuple[int, ...], reason: str) -> None:
+        super().__init__(text)
+        self.worker = worker
+        self.samples = samples
+        self.reason = reason
 
 
 class StallError(RunError):

@@ -10,7 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from flowengine.channel import Kind, Message
-from flowengine.errors import CheckpointError, FlowError, OutOfBudgetError, StageError
+from flowengine.errors import (
+    CheckpointError,
+    FlowError,
+    OutOfBudgetError,
+    RefusedSampleError,
+    SampleError,
+    StageError,
+)
 from flowengine.runtime.spans import SpanLog, Work
 from flowengine.runtime.stage import Stage
 from flowengine.shortage import describe_shortage
@@ -91,13 +98,18 @@ class Clockwork:
 @contextmanager
 def failing(stage: Stage, how: str = "failed") -> Iterator[None]:
     """What is raised within becomes a StageError that names the stage; what the engine tells with
-    an error of its own, of checkpoints and of shortages, stays that."""
+    an error of its own, of checkpoints, shortages and samples to be left out, stays that."""
     try:
         yield
     except (KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:
         told = describe_failure(stage, error, how)
+        if isinstance(error, SampleError) and stage.spec.spares:
+            label = stage.site.worker.label
+            raise RefusedSampleError(
+                told, worker=label, samples=stage.in_hand, reason=text_of(error)
+            ) from error
         shortage = describe_shortage(error)
         if isinstance(error, CheckpointError | OutOfBudgetError):
             raise type(error)(told) from error

@@ -11,19 +11,18 @@ Rules.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from flowengine.api import Encoder
 from flowengine.channel import ROW_BYTES, Inlet, Row
-from flowengine.errors import RunError
+from flowengine.errors import RunError, SampleError
 from flowengine.pool import Payload, Span
 from flowengine.pool.payload import dtype_name
 from flowengine.runtime.emission import Header, catalogue_entry
-from flowengine.runtime.flight import Flight, fly, land
+from flowengine.runtime.flight import Flight, find_bad_sample, fly, land
 from flowengine.runtime.round import Round
 from flowengine.runtime.site import Site
 from flowengine.runtime.spans import Work
@@ -67,6 +66,8 @@ class EncoderStage(Stage):
 
     def close(self) -> None:
         self._encoder.close()
+        if "trainer" in vars(self):
+            self.trainer.close()
 
     def on_gradient(self, address: int, count: int) -> None:
         flight = next(f for f in self._flights if f.span is not None and f.span.address == address)
@@ -87,7 +88,9 @@ class EncoderStage(Stage):
             return self._take_back()
         if self._can_encode():
             return self._encode()
-        return self._make_room() or self._go_on()
+        if self._make_room():
+            return True
+        return self._end_round() if self._round_is_encoded() else self._say_why()
 
     def _make_room(self) -> bool:
         """Takes a gradient in, or ends a step: also while features wait for the room of those
@@ -100,11 +103,6 @@ class EncoderStage(Stage):
             self.trainer.finish_step(step)
             return True
         return False
-
-    def _go_on(self) -> bool:
-        if self._round_is_encoded():
-            return self._end_round()
-        return self._say_why()
 
     def end(self) -> str:
         return self.trainer.end(finishing=self.finishing)
@@ -160,20 +158,24 @@ class EncoderStage(Stage):
         return True
 
     def _fly(self, round_: Round, version: int, rows: list[Row]) -> Flight | None:
-        media = [item for row in rows for item in self.load_media(row.tree["media"])]
+        media = {row.sample: self.load_media(row.tree["media"]) for row in rows}
         module = self.trainer.module_of(version)
         assert module is not None
-        if not media:
+        if not any(media.values()):
             return None
-        return fly(
-            self.spec,
-            media,
-            module=module,
-            step=round_.step,
-            seed=self.site.seed("forward", round_.number, self._next),
-            learns=self.trainer.trains and not round_.held_out,
-            dtype=self.trainer.dtype,
-        )
+        try:
+            return fly(
+                self.spec,
+                [item for items in media.values() for item in items],
+                module=module,
+                step=round_.step,
+                seed=self.site.seed("forward", round_.number, self._next),
+                learns=self.trainer.trains and not round_.held_out,
+                dtype=self.trainer.dtype,
+            )
+        except SampleError:
+            find_bad_sample(self._encoder, media, stage=self)
+            raise
 
     def _count_features(self, rows: list[Row], flight: Flight | None) -> list[int]:
         modality = self._encoder.modality
@@ -221,7 +223,7 @@ class EncoderStage(Stage):
 
     def _feature_rows(self, encoded: _Encoded, span: Span | None, *, num_readers: int) -> list[Row]:
         features, dtype = self._encoder.feature_shape(), self.trainer.dtype
-        row_bytes = torch.empty(features, dtype=dtype).nbytes
+        row_bytes = math.prod(features) * dtype.itemsize
         rows, first, now = [], 0, self.site.clock()
         for row, count in zip(encoded.rows, encoded.counts, strict=True):
             shape = (count, *features)
@@ -291,10 +293,10 @@ class EncoderStage(Stage):
         if self._is_complete() and not self._has_window():
             return self.wait("blocked", f"gradients within window={self.spec.window}")
         if self._has_gap():
-            raise self.fail_row(
+            told = (
                 f"the samples of pack {self._next} did not all arrive; a stage between the source "
-                "and an encoder must give out every sample it takes in"
             )
+            raise self.fail_row(told + "and an encoder must give out every sample it takes in")
         if self._flights:
             return self.wait("blocked", "returning gradients")
         return self.wait("starved", "samples")

@@ -44,9 +44,15 @@ class InlineRun:
     """One run of a graph in this process."""
 
     def __init__(
-        self, graph: Graph, *, run_dir: Path, observe: Observer, start: Start = BEGINNING
+        self,
+        graph: Graph,
+        *,
+        run_dir: Path,
+        observe: Observer,
+        start: Start = BEGINNING,
+        began: float | None = None,
     ) -> None:
-        self._began = time.perf_counter()
+        self._began = time.perf_counter() if began is None else began
         self._run_dir = run_dir
         self._start_s = 0.0
         self._topology = Topology(graph)

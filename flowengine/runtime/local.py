@@ -20,7 +20,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from flowengine.channel import Kind, Link, Message
-from flowengine.errors import InterruptedRunError, WorkerLostError
+from flowengine.errors import InterruptedRunError, RefusedSampleError, WorkerLostError
 from flowengine.graph import Graph
 from flowengine.nursery import open_nursery
 from flowengine.pool import Segment
@@ -220,6 +220,11 @@ class LocalRun:
         elif subject == "error":
             kind, text, trace = fields
             raise told_error(kind, f"{text}\n\n{trace}")
+        elif subject == "refused":
+            text, samples, reason = fields
+            raise RefusedSampleError(
+                text, worker=worker.label, samples=tuple(samples), reason=reason
+            )
         elif subject == "times":
             self._causes[worker.index] = fields[1]
         else:

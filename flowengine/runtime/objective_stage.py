@@ -60,6 +60,8 @@ class ObjectiveStage(Stage):
         self._objective.close()
         for operator in self._returns.values():
             operator.close()
+        if "trainer" in vars(self):
+            self.trainer.close()
 
     def on_notice(self, subject: str, fields: list[Any]) -> None:
         self.trainer.on_notice(subject, fields)

@@ -124,6 +124,11 @@ class Trainer:
         save_model(self.module, str(path), metadata=self._operator.origin(self.module))
         return name
 
+    def close(self) -> None:
+        """Returns when nothing is being written any more."""
+        if self.trains:
+            self._saver.close()
+
     def _move_gradients(self, step: int) -> None:
         if not self._staleness or self._weights.masters:
             return
