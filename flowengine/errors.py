@@ -57,14 +57,18 @@ class WorkerLostError(RunError):
 class RefusedSampleError(RunError):
     """A stage raised SampleError, and its graph wants such samples left out.
 
-    worker: its label. samples: ids of those it had in hand. reason: what it said.
+    stage: its name. samples: ids of those it had in hand. reason: what it said. spares: how many
+    it may leave out in all.
     """
 
-    def __init__(self, text: str, *, worker: str, samples: tuple[int, ...], reason: str) -> None:
+    def __init__(
+        self, text: str, *, stage: str, samples: tuple[int, ...], reason: str, spares: float
+    ) -> None:
         super().__init__(text)
-        self.worker = worker
+        self.stage = stage
         self.samples = samples
         self.reason = reason
+        self.spares = spares
 
 
 class StallError(RunError):

@@ -45,6 +45,7 @@ PACKS = pa.schema(
         _field("targets", pa.int64(), "tokens with a label"),
         _field("room_tokens", pa.int64(), "tokens it could hold"),
         _field("cost", pa.float64(), "what the packer takes it to cost, in the packer's unit"),
+        _field("sample_ids", pa.list_(pa.int64()), "its samples, in the pack's order"),
     ]
 )
 """packs.parquet: every pack as it was planned."""

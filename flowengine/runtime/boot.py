@@ -20,7 +20,7 @@ class Boot:
     graph: the pickled Graph, from this run's supervisor; graph_file: to import before unpickling.
     supervisor: its process id.
     began: the run's start on the monotonic clock, which all processes of a machine share.
-    spans: whether to tell what was done when.
+    spans: whether to tell what was done when. profile: the steps that torch's profiler is on.
     """
 
     index: int
@@ -38,6 +38,7 @@ class Boot:
     links: dict[int, socket.socket]
     start: Start
     spans: bool = True
+    profile: tuple[range, ...] = ()
 
 
 def pickle_graph(graph: Graph) -> bytes:

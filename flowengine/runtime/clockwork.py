@@ -106,9 +106,12 @@ def failing(stage: Stage, how: str = "failed") -> Iterator[None]:
     except BaseException as error:
         told = describe_failure(stage, error, how)
         if isinstance(error, SampleError) and stage.spec.spares:
-            label = stage.site.worker.label
             raise RefusedSampleError(
-                told, worker=label, samples=stage.in_hand, reason=text_of(error)
+                told,
+                stage=stage.spec.name,
+                samples=stage.in_hand,
+                reason=text_of(error),
+                spares=stage.spec.spares,
             ) from error
         shortage = describe_shortage(error)
         if isinstance(error, CheckpointError | OutOfBudgetError):

@@ -11,26 +11,40 @@ Rules.
 
 from __future__ import annotations
 
-import math
+from abc import abstractmethod
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from flowengine.api import Encoder
 from flowengine.channel import ROW_BYTES, Inlet, Row
-from flowengine.errors import RunError, SampleError
+from flowengine.errors import RunError
 from flowengine.pool import Payload, Span
-from flowengine.pool.payload import dtype_name
 from flowengine.runtime.emission import Header, catalogue_entry
-from flowengine.runtime.flight import Flight, find_bad_sample, fly, land
 from flowengine.runtime.round import Round
 from flowengine.runtime.site import Site
 from flowengine.runtime.spans import Work
 from flowengine.runtime.stage import Stage
-from flowengine.runtime.trainer import Trainer
+from flowengine.runtime.step_end import StepEnd
 
 AHEAD = 3
 """Packs in flight: one being consumed, one waiting, one on its way."""
+
+
+@dataclass
+class Flight:
+    """A pack's features, from the forward until their gradient has been taken in.
+
+    num_rows, num_bytes: of the features. learns: whether a gradient will return. span: where the
+    features lie in the pool, once sent. returned: whether it holds the gradient.
+    """
+
+    step: int
+    num_rows: int
+    num_bytes: int
+    learns: bool
+    span: Span | None = field(default=None, init=False)
+    returned: bool = field(default=False, init=False)
 
 
 @dataclass
@@ -46,12 +60,20 @@ class _Encoded:
 
 
 class EncoderStage(Stage):
-    """Runs `batch` and `forward` of an encoder, and its backward where it trains."""
+    """When a pack is encoded, sent and taken back; subclasses compute.
+
+    trainer: there once the stage is open, as are dtype, the features', by name, and row_bytes,
+    the size of a feature row.
+    """
+
+    trainer: StepEnd
+    dtype: str
+    row_bytes: int
 
     def __init__(self, site: Site) -> None:
         super().__init__(site)
         assert isinstance(self.spec.what, Encoder)
-        self._encoder: Encoder[Any, Any] = self.spec.what
+        self.encoder: Encoder[Any, Any] = self.spec.what
         self._arrived: dict[tuple[int, int], dict[int, tuple[Inlet, Row]]] = {}
         self._encoded: _Encoded | None = None
         self._flights: deque[Flight] = deque()
@@ -60,12 +82,23 @@ class EncoderStage(Stage):
         self._open_steps: deque[int] = deque()
         self._lag = 0
 
+    @abstractmethod
+    def fly(self, round_: Round, version: int, rows: list[Row]) -> Flight | None:
+        """The forward of a pack with these weights; None if it has no media for it."""
+
+    @abstractmethod
+    def settle(self, flight: Flight, span: Span) -> None:
+        """Writes a flight's features to the pool."""
+
+    @abstractmethod
+    def land(self, flight: Flight) -> None:
+        """The backward of a flight whose span holds the gradient."""
+
     def open(self) -> None:
-        self._encoder.open(self.context())
-        self.trainer = Trainer(self.site, staleness=self.site.graph.staleness)
+        self.encoder.open(self.context())
 
     def close(self) -> None:
-        self._encoder.close()
+        self.encoder.close()
         if "trainer" in vars(self):
             self.trainer.close()
 
@@ -88,9 +121,7 @@ class EncoderStage(Stage):
             return self._take_back()
         if self._can_encode():
             return self._encode()
-        if self._make_room():
-            return True
-        return self._end_round() if self._round_is_encoded() else self._say_why()
+        return self._make_room() or self._go_on()
 
     def _make_room(self) -> bool:
         """Takes a gradient in, or ends a step: also while features wait for the room of those
@@ -103,6 +134,11 @@ class EncoderStage(Stage):
             self.trainer.finish_step(step)
             return True
         return False
+
+    def _go_on(self) -> bool:
+        if self._round_is_encoded():
+            return self._end_round()
+        return self._say_why()
 
     def end(self) -> str:
         return self.trainer.end(finishing=self.finishing)
@@ -130,7 +166,7 @@ class EncoderStage(Stage):
     def _can_encode(self) -> bool:
         if not self._is_complete() or not self._has_window():
             return False
-        return self.trainer.module_of(self._wanted_version()) is not None
+        return self.trainer.has_version(self._wanted_version())
 
     def _has_window(self) -> bool:
         return self.spec.window is None or len(self._flights) < self.spec.window
@@ -146,7 +182,7 @@ class EncoderStage(Stage):
         rows = [row for _, row in parts]
         work = Work("forward", round_.step, round_.held_out, self._next)
         self.take_in_hand(tuple(row.sample for row in rows), work)
-        flight = self._fly(round_, version, rows)
+        flight = self.fly(round_, version, rows)
         counts = self._count_features(rows, flight)
         for inlet, row in parts:
             inlet.give_back([row])
@@ -157,32 +193,12 @@ class EncoderStage(Stage):
         self._send_features(self._encoded)
         return True
 
-    def _fly(self, round_: Round, version: int, rows: list[Row]) -> Flight | None:
-        media = {row.sample: self.load_media(row.tree["media"]) for row in rows}
-        module = self.trainer.module_of(version)
-        assert module is not None
-        if not any(media.values()):
-            return None
-        try:
-            return fly(
-                self.spec,
-                [item for items in media.values() for item in items],
-                module=module,
-                step=round_.step,
-                seed=self.site.seed("forward", round_.number, self._next),
-                learns=self.trainer.trains and not round_.held_out,
-                dtype=self.trainer.dtype,
-            )
-        except SampleError:
-            find_bad_sample(self._encoder, media, stage=self)
-            raise
-
     def _count_features(self, rows: list[Row], flight: Flight | None) -> list[int]:
-        modality = self._encoder.modality
+        modality = self.encoder.modality
         counts = [
             row.media.get(modality, 0) if row.tree["media"] is not None else 0 for row in rows
         ]
-        found = flight.shape[0] if flight is not None else 0
+        found = flight.num_rows if flight is not None else 0
         if sum(counts) != found:
             raise RunError(
                 f"{self.spec}: forward gave {found} feature rows for samples "
@@ -206,12 +222,11 @@ class EncoderStage(Stage):
                 return self.wait("blocked", f"credits of '{edge.reader}'")
         flight, span = encoded.flight, None
         if flight is not None:
-            assert flight.outputs is not None
-            span = self.pool.reserve(flight.outputs.nbytes, (encoded.round.number, encoded.pack))
+            span = self.pool.reserve(flight.num_bytes, (encoded.round.number, encoded.pack))
             if span is None:
                 return self.wait("blocked", "room in the pool")
-            self.pool.write([flight.outputs.detach()], span)
-            flight.settle(span)
+            self.settle(flight, span)
+            flight.span = span
             if flight.learns:
                 self._flights.append(flight)
                 self._unreturned += 1
@@ -222,20 +237,19 @@ class EncoderStage(Stage):
         return True
 
     def _feature_rows(self, encoded: _Encoded, span: Span | None, *, num_readers: int) -> list[Row]:
-        features, dtype = self._encoder.feature_shape(), self.trainer.dtype
-        row_bytes = math.prod(features) * dtype.itemsize
+        features = tuple(self.encoder.feature_shape())
         rows, first, now = [], 0, self.site.clock()
         for row, count in zip(encoded.rows, encoded.counts, strict=True):
             shape = (count, *features)
-            payload = Payload(b"", 0, 0, dtype_name(dtype), shape)
+            payload = Payload(b"", 0, 0, self.dtype, shape)
             if count and span is not None:
-                offset = first * row_bytes
-                payload = Payload(None, span.address, offset, dtype_name(dtype), shape)
+                offset = first * self.row_bytes
+                payload = Payload(None, span.address, offset, self.dtype, shape)
                 header = Header.of(row, encoded.round)
                 entry = catalogue_entry(self.site, header, payload, now, version=encoded.version)
                 span.entries.append(entry)
                 span.leases += num_readers
-            tree = {"modality": self._encoder.modality, "rows": payload}
+            tree = {"modality": self.encoder.modality, "rows": payload}
             rows.append(row._replace(size=ROW_BYTES, tree=tree))
             first += count
         return rows
@@ -249,13 +263,12 @@ class EncoderStage(Stage):
 
     def _take_back(self) -> bool:
         flight = self._flights.popleft()
-        span, dtype = flight.span, dtype_name(self.trainer.dtype)
+        span = flight.span
         assert span is not None
         pack = span.entries[0]["pack"] if span.entries else -1
         work = Work("backward", flight.step, False, pack)
         self.take_in_hand(tuple(entry["sample"] for entry in span.entries), work)
-        land(self.spec, flight, self.pool.view(Payload(None, span.address, 0, dtype, flight.shape)))
-        self.trainer.absorb(flight.module)
+        self.land(flight)
         for entry in span.entries:
             entry["state"] = "gradient"
         self.pool.release(span.address, 0)
@@ -273,7 +286,7 @@ class EncoderStage(Stage):
             self._open_steps.append(round_.step)
             self.site.notify("encoded", round_.step, self.spec.name, self._lag)
             self._lag = 0
-        self._encoder.flush()
+        self.encoder.flush()
         self._next = self.site.worker.replica
         return self.close_round()
 
@@ -293,10 +306,10 @@ class EncoderStage(Stage):
         if self._is_complete() and not self._has_window():
             return self.wait("blocked", f"gradients within window={self.spec.window}")
         if self._has_gap():
-            told = (
+            raise self.fail_row(
                 f"the samples of pack {self._next} did not all arrive; a stage between the source "
+                "and an encoder must give out every sample it takes in"
             )
-            raise self.fail_row(told + "and an encoder must give out every sample it takes in")
         if self._flights:
             return self.wait("blocked", "returning gradients")
         return self.wait("starved", "samples")

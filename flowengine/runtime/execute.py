@@ -1,9 +1,9 @@
-"""Runs a graph on one of the runtimes, and on again where a worker died or a sample was refused."""
+"""Runs a graph on one of the runtimes, and on again after a death or a bad sample."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -14,7 +14,7 @@ from flowengine.runtime.events import LeftOut, Observer, Restarted, RunFailed, R
 from flowengine.runtime.inline import InlineRun
 from flowengine.runtime.recovery import Recovery
 from flowengine.runtime.round import num_steps
-from flowengine.runtime.start import BEGINNING, Start
+from flowengine.runtime.start import BEGINNING, Start, start_behind_newest
 
 Runtime = Literal["inline", "local"]
 STALL_S = 60.0
@@ -29,11 +29,13 @@ def execute(
     start: Start = BEGINNING,
     max_restarts: int = 0,
     stall_s: float = STALL_S,
+    profile: Sequence[range] = (),
 ) -> None:
     """Runs a checked graph to its end and writes its weights to run_dir/weights.
 
     max_restarts: how often the run may go back to its last checkpoint after a worker's death.
     stall_s: after so many seconds in which nobody is at work the run is given up (local runtime).
+    profile: the steps that torch's profiler is on.
     RunError if it ends early, after `observe` was told.
     """
     began = time.perf_counter()
@@ -43,8 +45,10 @@ def execute(
     for letter in start.dead_letters:
         observe(LeftOut(letter.sample, 0.0, letter.stage, letter.reason))
     try:
-        run = _runner(runtime, graph, run_dir, observe, began, stall_s)
-        recovery = Recovery(graph, run_dir=run_dir, start=start, max_restarts=max_restarts)
+        run = _runner(runtime, graph, run_dir, observe, began, stall_s, profile)
+        recovery = Recovery(
+            start, newest=lambda: start_behind_newest(graph, run_dir), max_restarts=max_restarts
+        )
         _run_on(run, recovery, start, observe, began)
     except InterruptedRunError:
         raise
@@ -60,16 +64,23 @@ def _runner(
     observe: Observer,
     began: float,
     stall_s: float,
+    profile: Sequence[range],
 ) -> Callable[[Start], None]:
     """Runs the graph once, from a start on."""
     if runtime == "inline":
         return lambda start: InlineRun(
-            graph, run_dir=run_dir, observe=observe, start=start, began=began
+            graph, run_dir=run_dir, observe=observe, start=start, began=began, profile=profile
         ).run()
     from flowengine.runtime.local import LocalRun
 
     return lambda start: LocalRun(
-        graph, run_dir=run_dir, observe=observe, start=start, began=began, stall_s=stall_s
+        graph,
+        run_dir=run_dir,
+        observe=observe,
+        start=start,
+        began=began,
+        stall_s=stall_s,
+        profile=profile,
     ).run()
 
 

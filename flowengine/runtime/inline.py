@@ -7,12 +7,14 @@ import gc
 import os
 import time
 from collections import deque
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import torch
 
 from flowengine.channel import Kind, Message
+from flowengine.checkpoint import Folder
 from flowengine.errors import InterruptedRunError, StallError
 from flowengine.graph import Graph
 from flowengine.pool import Pool, Segment
@@ -28,10 +30,11 @@ from flowengine.runtime.events import (
 )
 from flowengine.runtime.interrupt import Interrupt, catching_signals, describe_interrupt
 from flowengine.runtime.look import channel_statuses
+from flowengine.runtime.profiler import StepProfiler
 from flowengine.runtime.saver import make_publisher
 from flowengine.runtime.segments import make_disks, make_segments
 from flowengine.runtime.site import make_site
-from flowengine.runtime.spans import SpanLog
+from flowengine.runtime.spans import SpanLog, Work
 from flowengine.runtime.stage import Stage
 from flowengine.runtime.stages import make_stage
 from flowengine.runtime.stall import describe_stall, find_dependencies
@@ -50,6 +53,7 @@ class InlineRun:
         run_dir: Path,
         observe: Observer,
         start: Start = BEGINNING,
+        profile: Sequence[range] = (),
         began: float | None = None,
     ) -> None:
         self._began = time.perf_counter() if began is None else began
@@ -68,7 +72,9 @@ class InlineRun:
             start=start,
         )
         self._start = start
-        self._publisher = make_publisher(self._topology, self._coordinator, run_dir=run_dir)
+        self._profile = profile
+        self._profiler: StepProfiler | None = None
+        self._publisher = make_publisher(self._topology, self._coordinator, folder=Folder(run_dir))
         self._stages = [self._make_stage(w.index, run_dir) for w in self._topology.workers]
         self._opened: list[Stage] = []
         self._clockworks = [Clockwork(self.clock, spans=SpanLog()) for _ in self._stages]
@@ -112,6 +118,14 @@ class InlineRun:
             self._opened.append(stage)
             with failing(stage, "failed to open"):
                 stage.open()
+        if self._profile:
+            self._profiler = StepProfiler(
+                self._profile,
+                run_dir=self._run_dir,
+                stages=[worker.label for worker in self._topology.workers],
+                lag=self._topology.graph.staleness,
+                clock=self.clock,
+            )
         self._start_s = last_look = self.clock()
         while not self._coordinator.is_done:
             moved = [self._advance(stage) for stage in self._stages]
@@ -146,7 +160,13 @@ class InlineRun:
             stage.return_leases()
         return self._deliver()
 
+    def _on_work(self, label: str, work: Work) -> None:
+        if self._profiler is not None:
+            self._profiler.begin(label, work)
+
     def _close(self) -> None:
+        if self._profiler is not None:
+            self._profiler.close()
         with ExitStack() as closing:
             for segment in (*self._segments.values(), *self._disks.values()):
                 closing.callback(segment.close)
@@ -196,6 +216,7 @@ class InlineRun:
                 post=lambda to, message: self._post(index, to, message),
                 clock=self.clock,
                 run_dir=run_dir,
+                on_work=lambda work: self._on_work(worker.label, work),
                 start=self._start,
             )
         )

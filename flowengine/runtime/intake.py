@@ -77,7 +77,7 @@ class Intake:
 
     def _refuse(self, sample: int, reason: str) -> None:
         self._letters.append(DeadLetter(sample, self._stage.name, reason))
-        refuse_more(self._stage, self._letters, text=reason)
+        refuse_more(self._stage.name, self._letters, spares=self._stage.spares, text=reason)
         self._leave_out(sample, reason)
 
 

@@ -15,11 +15,13 @@ import selectors
 import shutil
 import socket
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from flowengine.channel import Kind, Link, Message
+from flowengine.checkpoint import Folder
 from flowengine.errors import InterruptedRunError, RefusedSampleError, WorkerLostError
 from flowengine.graph import Graph
 from flowengine.nursery import open_nursery
@@ -64,17 +66,19 @@ class LocalRun:
         stall_s: float = 60.0,
         began: float | None = None,
         spans: bool = True,
+        profile: Sequence[range] = (),
     ) -> None:
         self._began = time.perf_counter() if began is None else began
         self._topology = Topology(graph)
         self._run_dir = run_dir
         self._observe = observe
         self._spans = spans
+        self._profile = tuple(profile)
         self._coordinator = Coordinator(
             self._topology, post=self._post, observe=observe, clock=self.clock, start=start
         )
         self._start_at = start
-        self._publisher = make_publisher(self._topology, self._coordinator, run_dir=run_dir)
+        self._publisher = make_publisher(self._topology, self._coordinator, folder=Folder(run_dir))
         self._segments: list[Segment] = []
         self._processes: dict[int, BaseProcess] = {}
         self._controls: dict[int, Link] = {}
@@ -178,6 +182,7 @@ class LocalRun:
                 links=links[worker.index],
                 start=self._start_at,
                 spans=self._spans,
+                profile=self._profile,
             )
             process = context.Process(target=run_worker, args=(boot,), name=worker.label)
             process.start()
@@ -223,7 +228,11 @@ class LocalRun:
         elif subject == "refused":
             text, samples, reason = fields
             raise RefusedSampleError(
-                text, worker=worker.label, samples=tuple(samples), reason=reason
+                text,
+                stage=worker.stage.name,
+                samples=tuple(samples),
+                reason=reason,
+                spares=worker.stage.spares,
             )
         elif subject == "times":
             self._causes[worker.index] = fields[1]

@@ -13,28 +13,26 @@ Rules.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from pathlib import Path
 
-from flowengine.checkpoint import newest_checkpoint
 from flowengine.errors import RefusedSampleError, StageError, WorkerLostError
-from flowengine.graph import Graph
-from flowengine.graph.description import StageSpec
-from flowengine.runtime.start import DeadLetter, Start, start_behind
+from flowengine.runtime.start import DeadLetter, Start
 
 ATTEMPTS = 2
 """Deaths with the same samples in hand until something is done about the samples."""
 
 
 class Recovery:
-    """Of one run. restarts: how many there were."""
+    """Of one run. restarts: how many there were. newest: finds where to start behind the newest
+    checkpoint, None if there is none."""
 
-    def __init__(self, graph: Graph, *, run_dir: Path, start: Start, max_restarts: int) -> None:
+    def __init__(
+        self, start: Start, *, newest: Callable[[], Start | None], max_restarts: int
+    ) -> None:
         self.restarts = 0
-        self._graph = graph
-        self._run_dir = run_dir
         self._start = start
+        self._newest = newest
         self._max_restarts = max_restarts
         self._deaths: Counter[tuple[int, ...]] = Counter()
 
@@ -61,23 +59,21 @@ class Recovery:
     def leave_out(self, refused: RefusedSampleError) -> Start:
         """Where to go on without a sample that a stage has refused; StageError if the stage may
         leave out no more, or had no sample in hand."""
-        stage = refused.worker.partition("[")[0]
         if not refused.samples:
             raise StageError(str(refused)) from None
         if len(refused.samples) > 1:
             suspects = self._start.alone | frozenset(refused.samples)
             self._start = replace(self._start, alone=suspects)
         else:
-            letter = DeadLetter(refused.samples[0], stage, refused.reason)
+            letter = DeadLetter(refused.samples[0], refused.stage, refused.reason)
             letters = (*self._start.dead_letters, letter)
-            refuse_more(self._graph.stage(stage), letters, text=str(refused))
+            refuse_more(refused.stage, letters, spares=refused.spares, text=str(refused))
             self._start = replace(self._start, dead_letters=letters)
         return self._go_back()
 
     def _go_back(self) -> Start:
-        newest = newest_checkpoint(self._run_dir)
-        if newest is not None:
-            behind = start_behind(self._graph, newest)
+        behind = self._newest()
+        if behind is not None:
             later = [x for x in self._start.dead_letters if x.sample not in behind.left_out]
             self._start = replace(
                 behind, dead_letters=(*behind.dead_letters, *later), alone=self._start.alone
@@ -97,11 +93,11 @@ class Recovery:
         return replace(start, dead_letters=(*start.dead_letters, letter))
 
 
-def refuse_more(stage: StageSpec, letters: Iterable[DeadLetter], *, text: str) -> None:
+def refuse_more(stage: str, letters: Iterable[DeadLetter], *, spares: float, text: str) -> None:
     """StageError with this text if the stage has left out more samples than it may."""
-    count = sum(letter.stage == stage.name for letter in letters)
-    if count > stage.spares:
+    count = sum(letter.stage == stage for letter in letters)
+    if count > spares:
         raise StageError(
-            f"{text}; it is bad sample {count} of '{stage.name}', bad_samples={stage.bad_samples} "
+            f"{text}; it is bad sample {count} of '{stage}', bad_samples=Skip(limit={spares:.0f}) "
             "allows no more: look at the table of dead letters, or raise limit="
         )

@@ -10,11 +10,15 @@ from typing import Any
 from flowengine.api import Context
 from flowengine.api.context import Reported
 from flowengine.channel import Inlet, Kind, Outlet, Post
+from flowengine.checkpoint import PartStore
 from flowengine.graph import Graph
-from flowengine.pool import Pool
+from flowengine.pool import Holdings
 from flowengine.runtime.round import derive_seed
+from flowengine.runtime.spans import Work
 from flowengine.runtime.start import BEGINNING, Start
 from flowengine.runtime.topology import COORDINATOR, Topology, WorkerSpec
+
+_DISK = PartStore()
 
 
 @dataclass
@@ -37,14 +41,16 @@ class Site:
 
     topology: Topology
     worker: WorkerSpec
-    pool: Pool
+    pool: Holdings
     edges: list[Edge]
     inlets: list[Inlet]
     post: Post
     clock: Callable[[], float]
     run_dir: Path
     on_hand: Callable[[tuple[int, ...]], None]
+    on_work: Callable[[Work], None]
     start: Start
+    parts: PartStore
 
     @property
     def graph(self) -> Graph:
@@ -74,12 +80,14 @@ def make_site(
     topology: Topology,
     index: int,
     *,
-    pool: Pool,
+    pool: Holdings,
     post: Post,
     clock: Callable[[], float],
     run_dir: Path,
     on_hand: Callable[[tuple[int, ...]], None] = lambda _: None,
+    on_work: Callable[[Work], None] = lambda _: None,
     start: Start = BEGINNING,
+    parts: PartStore = _DISK,
 ) -> Site:
     """The site of worker `index`, its outlets and inlets made from the topology."""
     worker = topology.workers[index]
@@ -114,5 +122,7 @@ def make_site(
         clock=clock,
         run_dir=run_dir,
         on_hand=on_hand,
+        on_work=on_work,
         start=start,
+        parts=parts,
     )

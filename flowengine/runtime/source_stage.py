@@ -113,7 +113,8 @@ class SourceStage(Stage):
                 f"step {round_.step} has {round_.samples} samples and not one target token, so it "
                 "has no loss; expected labels other than -100 in at least one of them"
             )
-        self._report(round_, lengths, planner.packer)
+        ids = [[member.sample for member in pack] for pack in packs]
+        self._report(round_, lengths, ids, planner.packer)
         return _Plan(round_, packs)
 
     def _measure(self, stretch: Stretch) -> list[Member]:
@@ -143,7 +144,9 @@ class SourceStage(Stage):
         self._left_out.add(sample)
         self.site.notify("left_out", sample, stage, reason)
 
-    def _report(self, round_: Round, packs: list[list[Lengths]], packer: Packer) -> None:
+    def _report(
+        self, round_: Round, packs: list[list[Lengths]], ids: list[list[int]], packer: Packer
+    ) -> None:
         """Tells the coordinator of the round's packs."""
         count = len(packs)
         tokens = [sum(length.tokens for length in pack) for pack in packs]
@@ -160,6 +163,7 @@ class SourceStage(Stage):
             "targets": [sum(length.targets for length in pack) for pack in packs],
             "room_tokens": [packer.max_tokens] * count,
             "cost": [packer.cost_of(pack) for pack in packs],
+            "sample_ids": ids,
         }
         self.site.notify("packs", columns)
 

@@ -18,19 +18,20 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Literal
 
 from flowengine.api import Context
 from flowengine.api.context import Reported
 from flowengine.channel import Kind, Message
 from flowengine.errors import RunError
-from flowengine.pool import Payload, Span, inline_tensor, owner_of
+from flowengine.pool import Holdings, Payload, Span, inline_tensor, owner_of
 from flowengine.runtime.emission import Emission
 from flowengine.runtime.round import Round
 from flowengine.runtime.site import Site
 from flowengine.runtime.spans import Work
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Stage(ABC):
     def __init__(self, site: Site) -> None:
         self.site = site
         self.spec = site.worker.stage
-        self.pool = site.pool
+        self.pool: Holdings = site.pool
         self.pool.on_free = self._on_free
         self.waits = Wait("starved", "its start")
         self.in_hand: tuple[int, ...] = ()
@@ -139,6 +140,8 @@ class Stage(ABC):
         work it is, for the record."""
         self.in_hand, self.work_now = samples, work
         self.site.on_hand(samples)
+        if work is not None:
+            self.site.on_work(work)
 
     def wait(self, state: Literal["starved", "blocked"], on: str) -> bool:
         """Says what is waited for; False."""

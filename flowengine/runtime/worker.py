@@ -32,8 +32,9 @@ from flowengine.pool import Pool
 from flowengine.runtime.board import Board, Notes
 from flowengine.runtime.boot import Boot
 from flowengine.runtime.clockwork import LONGEST, Clockwork, close_stage, failing, name_error
+from flowengine.runtime.profiler import StepProfiler
 from flowengine.runtime.site import make_site
-from flowengine.runtime.spans import SpanLog
+from flowengine.runtime.spans import SpanLog, Work
 from flowengine.runtime.stacks import write_stacks_on_signal
 from flowengine.runtime.stage import Stage
 from flowengine.runtime.stages import make_stage
@@ -110,6 +111,7 @@ class _Worker:
         self._board = Board(boot.board)
         self._mine: list[tuple[int, Message]] = []
         self._stopped = False
+        self._profiler: StepProfiler | None = None
         worker = topology.workers[boot.index]
         self._stage: Stage = make_stage(
             make_site(
@@ -126,6 +128,7 @@ class _Worker:
                 clock=self._clock,
                 run_dir=boot.run_dir,
                 on_hand=self._take_in_hand,
+                on_work=self._on_work,
                 start=boot.start,
             )
         )
@@ -143,6 +146,8 @@ class _Worker:
             with suppress(Exception):  # What went wrong first is what is told.
                 self._stage.close()
             raise
+        if self._profiler is not None:
+            self._profiler.close()
         close_stage(self._stage)
         self._note(waits=True)
         self._send_spans()
@@ -152,6 +157,14 @@ class _Worker:
     def _run(self) -> None:
         with failing(self._stage, "failed to open"):
             self._stage.open()
+        if self._boot.profile:
+            self._profiler = StepProfiler(
+                self._boot.profile,
+                run_dir=self._boot.run_dir,
+                stages=[self._boot.label],
+                lag=self._stage.site.graph.staleness,
+                clock=self._clock,
+            )
         self._post(COORDINATOR, (Kind.NOTICE, "ready", self._boot.index, os.getpid()))
         while not self._stopped:
             moved = self._clockwork.run(self._stage)
@@ -172,6 +185,10 @@ class _Worker:
 
     def _take_in_hand(self, samples: tuple[int, ...]) -> None:
         self._board.take_in_hand(self._boot.index, samples, now_s=self._clock())
+
+    def _on_work(self, work: Work) -> None:
+        if self._profiler is not None:
+            self._profiler.begin(self._boot.label, work)
 
     def _note(self, *, waits: bool) -> None:
         clockwork, stage = self._clockwork, self._stage
