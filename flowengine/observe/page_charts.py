@@ -110,8 +110,9 @@ def draw_occupancy(files: RunFiles) -> str:
         if bound:
             lines[row["name"]][0].append(row["wall_s"])
             lines[row["name"]][1].append(100 * used / bound)
-    fullest = sorted(lines, key=lambda name: (name != "pool", -max(lines[name][1])))
-    shown = [n for n in fullest if n == "pool" or max(lines[n][1]) > 0][: 1 + CHANNELS]
+    tiers = [name for name in lines if bounds[name][0] == "pool"]
+    channels = [name for name in lines if name not in tiers and max(lines[name][1]) > 0]
+    shown = tiers + sorted(channels, key=lambda name: -max(lines[name][1]))[:CHANNELS]
     if not shown:
         return "<p>Nobody looked at the pool or the channels.</p>"
     named = {_bounded(name, *bounds[name]): lines[name] for name in shown}
@@ -181,7 +182,7 @@ def _spread(into: list[float], span: Mapping[str, Any], end_s: float) -> None:
 
 def _bounded(name: str, kind: str, bound: int) -> str:
     if kind == "pool":
-        return f"pool ({format_bytes(bound)})"
+        return f"{name} ({format_bytes(bound)})"
     return f"{name.replace('>', ' to ').partition(':')[0]} ({bound} rows)"
 
 

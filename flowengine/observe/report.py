@@ -15,7 +15,8 @@
     staleness         per step: the largest of its encoders, in optimizer steps
     stages            by name: busy_s, blocked_s, starved_s, causes, summed over its replicas; and
                       replicas: the same one by one
-    pool              peak_bytes, capacity_bytes, packs, mean_pack_fill (tokens over room)
+    pool              peak_bytes, capacity_bytes, disk_peak_bytes, disk_capacity_bytes, packs,
+                      mean_pack_fill (tokens over room)
     results           what operators reported last: by stage and name
                       evaluations: a list of {step, wall_s, results}, in order, where results holds
                       what the stages that read answers reported, by stage and name
@@ -77,6 +78,8 @@ def make_report(
         "pool": {
             "peak_bytes": pool.peak_bytes if pool else None,
             "capacity_bytes": pool.capacity_bytes if pool else None,
+            "disk_peak_bytes": pool.disk_peak_bytes if pool else None,
+            "disk_capacity_bytes": pool.disk_capacity_bytes if pool else None,
             "packs": packs,
             "mean_pack_fill": sum(s.fill * s.packs for s in steps) / packs if packs else None,
         },

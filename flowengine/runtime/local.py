@@ -32,12 +32,11 @@ from flowengine.runtime.death import describe_death, told_error
 from flowengine.runtime.events import (
     CheckpointDone,
     Observer,
-    PoolStatus,
     RunDone,
     Status,
 )
 from flowengine.runtime.interrupt import catching_signals, describe_interrupt
-from flowengine.runtime.look import channel_statuses, stage_status
+from flowengine.runtime.look import channel_statuses, pool_status, stage_status
 from flowengine.runtime.saver import make_publisher
 from flowengine.runtime.segments import make_disks, make_segments
 from flowengine.runtime.stacks import FOLDER
@@ -136,11 +135,7 @@ class LocalRun:
             )
             for worker, note in zip(self._topology.workers, notes, strict=True)
         )
-        pool = PoolStatus(
-            used_bytes=sum(note.used_bytes for note in notes),
-            peak_bytes=sum(note.peak_bytes for note in notes),
-            capacity_bytes=sum(worker.limit for worker in self._topology.workers),
-        )
+        pool = pool_status(self._topology, notes)
         channels = channel_statuses(self._topology, [note.levels for note in notes])
         return Status(self.clock(), stages, pool, channels)
 

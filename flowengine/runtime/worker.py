@@ -199,6 +199,8 @@ class _Worker:
             num_in_hand=0,
             in_hand=(),
             levels=stage.levels(),
+            disk_bytes=stage.pool.disk_bytes,
+            peak_disk_bytes=stage.pool.peak_disk_bytes,
         )
         self._board.write(self._boot.index, notes)
         if clockwork.spans is not None and clockwork.spans.is_due(clockwork.since_s):
