@@ -1,4 +1,4 @@
-"""Prometheus and TensorBoard (OpenTelemetry has a module of its own): what other programs are told."""
+"""Prometheus and TensorBoard: what other programs are told. OpenTelemetry has its own module."""
 
 from __future__ import annotations
 
