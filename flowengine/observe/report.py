@@ -4,7 +4,8 @@
     run_dir           the run directory; created: when the run started, UTC, ISO 8601
     config            graph, file, step_samples, steps, staleness, clip_norm, seed, dtype, runtime,
                       command (the command line), pool_capacity_bytes, feedback, evaluation,
-                      stages: by name its kind, operator (its repr), line, reads, replicas,
+                      stages: by name its kind, operator (its repr), line, reads, replicas (ranks
+                      of a gang among them), gang (data and tensor ranks),
                       optimizer, freeze, dtype, activations, window
                       environment: flowengine, python, torch, platform, cores, threads
     steps, samples, tokens, targets     trained
@@ -135,7 +136,8 @@ def describe_graph(graph: Graph) -> dict[str, Any]:
                 "operator": describe_operator(stage.what),
                 "line": stage.line,
                 "reads": [str(endpoint) for endpoint in stage.producers],
-                "replicas": stage.replicas,
+                "replicas": stage.num_workers,
+                "gang": [stage.gang.data, stage.gang.tensor],
                 "optimizer": repr(stage.optimizer) if stage.optimizer else None,
                 "freeze": stage.freeze,
                 "dtype": stage.dtype,

@@ -14,7 +14,7 @@ from flowengine.runtime.events import LeftOut, Observer, Restarted, RunFailed, R
 from flowengine.runtime.inline import InlineRun
 from flowengine.runtime.recovery import Recovery
 from flowengine.runtime.round import num_steps
-from flowengine.runtime.start import BEGINNING, Start
+from flowengine.runtime.start import BEGINNING, Start, start_behind_newest
 
 Runtime = Literal["inline", "local"]
 STALL_S = 60.0
@@ -68,7 +68,9 @@ def _run_local(
 ) -> None:
     from flowengine.runtime.local import LocalRun
 
-    recovery = Recovery(graph, run_dir=run_dir, start=start, max_restarts=max_restarts)
+    recovery = Recovery(
+        start, newest=lambda: start_behind_newest(graph, run_dir), max_restarts=max_restarts
+    )
     while True:
         try:
             LocalRun(

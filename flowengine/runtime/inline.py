@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from flowengine.channel import Kind, Message
+from flowengine.checkpoint import Folder
 from flowengine.errors import InterruptedRunError, StallError
 from flowengine.graph import Graph
 from flowengine.pool import Pool, Segment
@@ -38,7 +39,7 @@ from flowengine.runtime.stages import make_stage
 from flowengine.runtime.stall import describe_stall, find_dependencies
 from flowengine.runtime.start import BEGINNING, Start
 from flowengine.runtime.threads import threads_per_worker
-from flowengine.runtime.topology import COORDINATOR, Topology
+from flowengine.runtime.topology import COORDINATOR, Topology, without_gangs
 
 
 class InlineRun:
@@ -56,7 +57,7 @@ class InlineRun:
         self._began = time.perf_counter()
         self._run_dir = run_dir
         self._start_s = 0.0
-        self._topology = Topology(graph)
+        self._topology = Topology(without_gangs(graph))
         self._segments: dict[int, Segment] = make_segments(self._topology)
         self._disks = make_disks(self._topology, run_dir)
         self._mail: deque[tuple[int, int, Message]] = deque()
@@ -71,7 +72,7 @@ class InlineRun:
         self._start = start
         self._profile = profile
         self._profiler: StepProfiler | None = None
-        self._publisher = make_publisher(self._topology, self._coordinator, run_dir=run_dir)
+        self._publisher = make_publisher(self._topology, self._coordinator, folder=Folder(run_dir))
         self._stages = [self._make_stage(w.index, run_dir) for w in self._topology.workers]
         self._opened: list[Stage] = []
         self._clockworks = [Clockwork(self.clock, spans=SpanLog()) for _ in self._stages]

@@ -21,6 +21,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from flowengine.channel import Kind, Link, Message
+from flowengine.checkpoint import Folder
 from flowengine.errors import InterruptedRunError, WorkerLostError
 from flowengine.graph import Graph
 from flowengine.nursery import open_nursery
@@ -37,6 +38,7 @@ from flowengine.runtime.events import (
 )
 from flowengine.runtime.interrupt import catching_signals, describe_interrupt
 from flowengine.runtime.look import channel_statuses, pool_status, stage_status
+from flowengine.runtime.rendezvous import Rendezvous, find_lost_peer
 from flowengine.runtime.saver import make_publisher
 from flowengine.runtime.segments import make_disks, make_segments
 from flowengine.runtime.stacks import FOLDER
@@ -69,6 +71,7 @@ class LocalRun:
         self._began = time.perf_counter() if began is None else began
         self._topology = Topology(graph)
         self._run_dir = run_dir
+        self._rendezvous = Rendezvous(self._topology, run_dir)
         self._observe = observe
         self._spans = spans
         self._profile = tuple(profile)
@@ -76,7 +79,7 @@ class LocalRun:
             self._topology, post=self._post, observe=observe, clock=self.clock, start=start
         )
         self._start_at = start
-        self._publisher = make_publisher(self._topology, self._coordinator, run_dir=run_dir)
+        self._publisher = make_publisher(self._topology, self._coordinator, folder=Folder(run_dir))
         self._segments: list[Segment] = []
         self._processes: dict[int, BaseProcess] = {}
         self._controls: dict[int, Link] = {}
@@ -175,6 +178,7 @@ class LocalRun:
                 control=theirs,
                 links=links[worker.index],
                 start=self._start_at,
+                rendezvous=self._rendezvous.of(worker),
                 spans=self._spans,
                 profile=self._profile,
             )
@@ -218,6 +222,9 @@ class LocalRun:
                 self._start_s = self.clock()
         elif subject == "error":
             kind, text, trace = fields
+            peer = find_lost_peer(worker, text, self._topology, self._processes)
+            if peer is not None:
+                self._on_death(peer)
             raise told_error(kind, f"{text}\n\n{trace}")
         elif subject == "times":
             self._causes[worker.index] = fields[1]
@@ -281,6 +288,7 @@ class LocalRun:
         for process in self._processes.values():
             process.close()
         shutil.rmtree(self._run_dir / FOLDER, ignore_errors=True)
+        self._rendezvous.close()
         self._selector.close()
         for link in self._controls.values():
             link.close()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flowengine.api import Source
-from flowengine.checkpoint import find_checkpoint, open_checkpoint
+from flowengine.checkpoint import Manifest, find_checkpoint, newest_checkpoint, open_checkpoint
 from flowengine.errors import CheckpointError
 from flowengine.graph import Graph
 from flowengine.runtime.round import num_steps, stretches
@@ -51,11 +51,23 @@ def start_behind(graph: Graph, path: Path) -> Start:
     directory = find_checkpoint(path)
     manifest = open_checkpoint(directory)
     manifest.refuse_another(graph, path=directory)
+    return start_from(manifest, graph, directory=directory.absolute())
+
+
+def start_behind_newest(graph: Graph, run_dir: Path) -> Start | None:
+    """The same behind the newest checkpoint of a run directory; None if it has none yet."""
+    newest = newest_checkpoint(run_dir)
+    return None if newest is None else start_behind(graph, newest)
+
+
+def start_from(manifest: Manifest, graph: Graph, *, directory: Path) -> Start:
+    """The start behind the checkpoint that `directory` holds; CheckpointError if the run ends
+    there."""
     return Start(
         step=manifest.step,
         round=_first_round(graph, manifest.step, path=directory),
         losses=tuple(manifest.losses),
-        checkpoint=directory.absolute(),
+        checkpoint=directory,
         dead_letters=tuple(DeadLetter(**letter) for letter in manifest.dead_letters),
     )
 

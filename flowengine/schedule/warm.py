@@ -22,7 +22,8 @@ def warm() -> None:
     kernels.split(np.zeros(3, np.int32), np.ones(3), 1, 2)
     for sync in get_args(Sync):
         plan_step(lengths, max_tokens=6, replicas=2, linear=1.0, quadratic=0.0, sync=sync)
-    stream = StreamPacker(max_tokens=6, window=2)
-    for number, length in enumerate(lengths.tolist()):
-        stream.push(number, length)
-    stream.flush()
+    for limits in (None, {"images": 2}):
+        stream = StreamPacker(max_tokens=6, window=2, limits=limits)
+        for number, length in enumerate(lengths.tolist()):
+            stream.push(number, length)
+        stream.flush()

@@ -3,5 +3,6 @@
 from flowengine.operators.layers.attention import attend
 from flowengine.operators.layers.block import Block, initialise
 from flowengine.operators.layers.rotation import angles, rotate
+from flowengine.operators.layers.share import share_blocks
 
-__all__ = ["Block", "angles", "attend", "initialise", "rotate"]
+__all__ = ["Block", "angles", "attend", "initialise", "rotate", "share_blocks"]

@@ -11,15 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from flowengine.api import Encoder
-from flowengine.operators.layers import Block, angles, initialise
+from flowengine.operators.layers import Block, angles, initialise, share_blocks
 from flowengine.operators.layers.block import EPS
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor.parallel import ParallelStyle
 
 PATCH = 8
 MERGE = 2
@@ -105,6 +108,9 @@ class VisionEncoder(Encoder[VisionTransformer, Patches]):
         return VisionTransformer(
             width=self.width, depth=self.depth, heads=self.heads, output=self.output
         )
+
+    def tensor_plan(self) -> dict[str, ParallelStyle]:
+        return share_blocks(gated=False)
 
     def batch(self, media: Sequence[Tensor]) -> Patches:
         places = [_places(picture) for picture in media]
