@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch.distributed.tensor.parallel import ParallelStyle
 
 from flowengine.api.operator import Operator
+from flowengine.api.shape import TransformerShape
 from flowengine.api.spread import spread
 from flowengine.api.values import Answer, Features, Outcome, Pack, Sample
 
@@ -56,6 +57,11 @@ class Trainable(Operator, Generic[M]):
         """What to write into the weights file's header: where the weights came from, and what is
         needed to put them back there. Empty for weights that were made here."""
         return {}
+
+    def shape(self) -> TransformerShape | None:
+        """The dimensions that `flowengine plan` and `simulate` compute its cost from, without
+        building it; None where only a profile can tell."""
+        return None
 
 
 class Encoder(Trainable[M], Generic[M, B]):

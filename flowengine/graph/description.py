@@ -72,7 +72,8 @@ class Endpoint:
 
 @dataclass
 class StageSpec:
-    """A stage as described. `line` is where the graph file made it."""
+    """A stage as described. `line` is where the graph file made it. `threads` of each worker are
+    set by a plan; None leaves them to the runtime."""
 
     name: str
     what: Operator | Callable[..., Any]
@@ -85,6 +86,7 @@ class StageSpec:
     freeze: bool = False
     activations: Activations = "stash"
     window: int | None = None
+    threads: int | None = None
     credits: Credits = field(default_factory=Credits)
     dtype: DType | None = None
 

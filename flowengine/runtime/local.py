@@ -43,7 +43,7 @@ from flowengine.runtime.saver import make_publisher
 from flowengine.runtime.segments import make_disks, make_segments
 from flowengine.runtime.stacks import FOLDER
 from flowengine.runtime.start import BEGINNING, Start
-from flowengine.runtime.threads import computes, threads_per_worker
+from flowengine.runtime.threads import threads_of
 from flowengine.runtime.topology import Topology, WorkerSpec
 from flowengine.runtime.watch import StallWatch
 from flowengine.runtime.worker import run_worker
@@ -158,7 +158,6 @@ class LocalRun:
             ends = socket.socketpair()
             links[one][other], links[other][one] = map(handed.enter_context, ends)
         context = open_nursery()
-        threads = threads_per_worker(self._topology)
         for worker in workers:
             ours, theirs = socket.socketpair()
             self._controls[worker.index] = Link(ours)
@@ -171,7 +170,7 @@ class LocalRun:
                 run_dir=self._run_dir,
                 began=self._began,
                 supervisor=os.getpid(),
-                num_threads=threads if computes(worker) else 1,
+                num_threads=threads_of(worker, self._topology),
                 segments=segments,
                 disks=disks,
                 board=board,

@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from flowengine.api import IGNORED, Answer, Objective, Pack
-from flowengine.operators.layers import Block, angles, initialise, share_blocks
+from flowengine.api import IGNORED, Answer, Objective, Pack, TransformerShape
+from flowengine.operators.layers import Block, angles, feed_width, initialise, share_blocks
 from flowengine.operators.layers.block import EPS
 
 if TYPE_CHECKING:
@@ -79,6 +79,18 @@ class LanguageModel(Objective[LanguageTransformer]):
     heads: int = 8
     groups: int = 4
     placeholders: Mapping[str, int] = field(default_factory=lambda: {"image": 0})
+
+    def shape(self) -> TransformerShape:
+        return TransformerShape(
+            layers=self.depth,
+            width=self.width,
+            heads=self.heads,
+            kv_heads=self.groups,
+            hidden=feed_width(self.width, gated=True),
+            gated=True,
+            causal=True,
+            vocabulary=self.vocabulary,
+        )
 
     def build(self) -> LanguageTransformer:
         return LanguageTransformer(

@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from flowengine.api import Encoder
-from flowengine.operators.layers import Block, angles, initialise, share_blocks
+from flowengine.api import Encoder, TransformerShape
+from flowengine.operators.layers import Block, angles, feed_width, initialise, share_blocks
 from flowengine.operators.layers.block import EPS
 
 if TYPE_CHECKING:
@@ -103,6 +103,17 @@ class VisionEncoder(Encoder[VisionTransformer, Patches]):
 
     def feature_shape(self) -> tuple[int, ...]:
         return (self.output,)
+
+    def shape(self) -> TransformerShape:
+        return TransformerShape(
+            layers=self.depth,
+            width=self.width,
+            heads=self.heads,
+            hidden=feed_width(self.width, gated=False),
+            positions_per_row=MERGE * MERGE,
+            row_weights=(MERGE * MERGE * self.width + self.output) * self.output,
+            position_weights=PATCH * PATCH * 3 * self.width,
+        )
 
     def build(self) -> VisionTransformer:
         return VisionTransformer(
