@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from flowengine.api import Source
+from flowengine.api import Packer, Source
 from flowengine.errors import InterruptedRunError, WorkerLostError
 from flowengine.graph import Graph
 from flowengine.runtime.events import LeftOut, Observer, Restarted, RunFailed, RunStarted
@@ -45,6 +45,9 @@ def execute(
     for letter in start.dead_letters:
         observe(LeftOut(letter.sample, 0.0, letter.stage, letter.reason))
     try:
+        for stage in graph.stages:
+            if isinstance(stage.what, Packer):
+                stage.what.prepare()
         if runtime == "inline":
             InlineRun(graph, run_dir=run_dir, observe=observe, start=start, profile=profile).run()
         else:
