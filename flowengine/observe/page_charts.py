@@ -21,6 +21,7 @@ from flowengine.observe.run_files import RunFiles
 
 STRETCHES = 60
 WINDOW_STEPS = 3
+SHOWN_REPLICAS = 16
 CHANNELS = 5
 """The fullest channels are drawn, so many at most."""
 
@@ -54,7 +55,8 @@ def draw_shares(shares: Mapping[str, Shares], marked: str | None, *, name: str =
 
 
 def draw_timeline(files: RunFiles) -> str:
-    """What every replica did in a few consecutive steps from the middle of the run."""
+    """What the replicas, up to SHOWN_REPLICAS of a stage, did in a few consecutive steps from the
+    middle of the run."""
     ends = {step["step"]: step["wall_s"] for step in files.steps}
     first = _middle_step(sorted(ends), set(files.spans["step"].to_pylist()))
     if first is None:
@@ -67,8 +69,10 @@ def draw_timeline(files: RunFiles) -> str:
     rows: dict[str, list[dict[str, Any]]] = {}
     replicas = {name: stage["replicas"] for name, stage in files.config["stages"].items()}
     for name, count in replicas.items():
-        rows |= {_label(name, replica, count): [] for replica in range(count)}
-    for span in files.spans.filter(within).to_pylist():
+        shown = range(min(count, SHOWN_REPLICAS))
+        rows |= {_label(name, replica, count): [] for replica in shown}
+    few = pc.and_(within, pc.less(files.spans["replica"], SHOWN_REPLICAS))
+    for span in files.spans.filter(few).to_pylist():
         rows[_label(span["stage"], span["replica"], replicas[span["stage"]])].append(span)
     marks = [(ends[step], f"step {step} done") for step in range(first, last + 1)]
     return timeline_chart(rows, window=window, marks=marks) + _note(
@@ -110,8 +114,9 @@ def draw_occupancy(files: RunFiles) -> str:
         if bound:
             lines[row["name"]][0].append(row["wall_s"])
             lines[row["name"]][1].append(100 * used / bound)
-    fullest = sorted(lines, key=lambda name: (name != "pool", -max(lines[name][1])))
-    shown = [n for n in fullest if n == "pool" or max(lines[n][1]) > 0][: 1 + CHANNELS]
+    tiers = [name for name in lines if bounds[name][0] == "pool"]
+    channels = [name for name in lines if name not in tiers and max(lines[name][1]) > 0]
+    shown = tiers + sorted(channels, key=lambda name: -max(lines[name][1]))[:CHANNELS]
     if not shown:
         return "<p>Nobody looked at the pool or the channels.</p>"
     named = {_bounded(name, *bounds[name]): lines[name] for name in shown}
@@ -199,7 +204,7 @@ def _spread(into: list[float], span: Mapping[str, Any], end_s: float) -> None:
 
 def _bounded(name: str, kind: str, bound: int) -> str:
     if kind == "pool":
-        return f"pool ({format_bytes(bound)})"
+        return f"{name} ({format_bytes(bound)})"
     return f"{name.replace('>', ' to ').partition(':')[0]} ({bound} rows)"
 
 

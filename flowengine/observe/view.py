@@ -37,7 +37,7 @@ def draw_view(tally: Tally) -> RenderableType:
     """The live view: where the run is, how fast, what every stage does, how full the pool is."""
     parts: list[RenderableType] = [_header(tally), _speed_line(tally)]
     if tally.status is not None:
-        parts += [Text(), _Body(tally, tally.status), Text(), _pool_line(tally.status)]
+        parts += [Text(), _Body(tally, tally.status), Text(), *_pool_lines(tally.status)]
     return Group(*parts)
 
 
@@ -235,15 +235,23 @@ def _stage_row(name: str, replicas: list[StageStatus]) -> list[RenderableType]:
     ]
 
 
-def _pool_line(status: Status) -> Text:
+def _pool_lines(status: Status) -> list[Text]:
+    """A line per tier of the pool."""
     pool = status.pool
-    share = min(1.0, pool.used_bytes / pool.capacity_bytes) if pool.capacity_bytes else 0.0
-    filled = round(share * _BAR)
-    text = Text("pool ", style="dim")
+    lines = [_tier_line("pool", pool.used_bytes, pool.peak_bytes, pool.capacity_bytes)]
+    if pool.disk_capacity_bytes:
+        disk = (pool.disk_bytes, pool.disk_peak_bytes, pool.disk_capacity_bytes)
+        lines.append(_tier_line("disk", *disk))
+    return lines
+
+
+def _tier_line(name: str, used: int, peak: int, capacity: int) -> Text:
+    filled = round(min(1.0, used / capacity) * _BAR) if capacity else 0
+    text = Text(f"{name} ", style="dim")
     text.append("█" * filled, style="cyan")
     text.append("░" * (_BAR - filled), style="dim")
-    text.append(f" {format_bytes(pool.used_bytes)} of {format_bytes(pool.capacity_bytes)}")
-    text.append(f", at most {format_bytes(pool.peak_bytes)} so far", style="dim")
+    text.append(f" {format_bytes(used)} of {format_bytes(capacity)}")
+    text.append(f", at most {format_bytes(peak)} so far", style="dim")
     return text
 
 

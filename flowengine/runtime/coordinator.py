@@ -179,10 +179,10 @@ class Coordinator:
             self._next += 1
 
     def _is_known(self, state: _Step) -> bool:
-        encoded = all(len(state.lags[s.name]) == s.replicas for s in self._encoders)
+        encoded = all(len(state.lags[s.name]) == s.ways for s in self._encoders)
         return (
             state.plan is not None
-            and len(state.losses) == self._objectives[0].replicas
+            and len(state.losses) == self._objectives[0].ways
             and len(state.rates) == len(self._trained)
             and encoded
         )

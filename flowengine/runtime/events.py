@@ -109,11 +109,15 @@ class StageStatus:
 
 @dataclass(frozen=True)
 class PoolStatus:
-    """Payload bytes in the pool now, at most so far, and their bound."""
+    """Payload bytes in the pool now, at most so far, and their bound: in host memory, and on disk
+    where the pool has that tier (else 0)."""
 
     used_bytes: int
     peak_bytes: int
     capacity_bytes: int
+    disk_bytes: int = 0
+    disk_peak_bytes: int = 0
+    disk_capacity_bytes: int = 0
 
 
 @dataclass(frozen=True)

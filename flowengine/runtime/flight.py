@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from flowengine.api import Encoder
 from flowengine.errors import RunError
 from flowengine.graph.description import StageSpec
-from flowengine.runtime.encoder_stage import Flight
+from flowengine.runtime.encoded import Flight
 
 
 @dataclass
@@ -27,7 +27,7 @@ class TensorFlight(Flight):
     batch: Any = None
 
     def settle(self) -> None:
-        """The features have been written to the pool."""
+        """The features have been written to the pool, or are a copy that nobody reads."""
         if self.batch is not None:
             self.outputs = None
 

@@ -7,7 +7,8 @@ import torch
 from flowengine.channel import Row
 from flowengine.pool import Payload, Pool, Span
 from flowengine.pool.payload import dtype_name
-from flowengine.runtime.encoder_stage import EncoderStage, Flight
+from flowengine.runtime.encoded import Flight
+from flowengine.runtime.encoder_stage import EncoderStage
 from flowengine.runtime.flight import TensorFlight, fly, land
 from flowengine.runtime.round import Round
 from flowengine.runtime.trainer import Trainer
@@ -30,17 +31,22 @@ class TensorEncoder(EncoderStage):
         media = [item for row in rows for item in self.load_media(row.tree["media"])]
         module = self.trainer.module_of(version)
         assert module is not None
-        if not media:
+        if not any(self.filled):
             return None
-        return fly(
+        if self.site.mesh is not None:
+            media = self.site.mesh.share_out(media, self.filled)
+        flight = fly(
             self.spec,
             media,
             module=module,
             step=round_.step,
-            seed=self.site.seed("forward", round_.number, rows[0].pack),
+            seed=self.site.seed("forward", round_.number, self._next),
             learns=self.trainer.trains and not round_.held_out,
             dtype=self.trainer.dtype,
         )
+        if not self.filled[self.site.worker.rank]:
+            flight.settle()
+        return flight
 
     def settle(self, flight: Flight, span: Span) -> None:
         assert isinstance(flight, TensorFlight)
@@ -50,7 +56,12 @@ class TensorEncoder(EncoderStage):
 
     def land(self, flight: Flight) -> None:
         assert isinstance(flight, TensorFlight)
-        assert flight.span is not None
-        gradient = Payload(None, flight.span.address, 0, self.dtype, flight.shape)
-        land(self.spec, flight, self.pool.view(gradient))
+        if flight.span is not None:
+            payload = Payload(None, flight.span.address, 0, self.dtype, flight.shape)
+            gradient = self.pool.view(payload)
+        else:
+            gradient = torch.zeros(flight.shape, dtype=self.trainer.dtype)
+        if self.site.mesh is not None:
+            self.site.mesh.share_gradient(gradient)
+        land(self.spec, flight, gradient)
         self.trainer.absorb(flight.module)
