@@ -60,7 +60,7 @@ class Clockwork:
 
     def handle(self, stage: Stage, sender: int, message: Message) -> None:
         """Delivers a message. What a notice sets going, an optimizer step, counts as busy."""
-        if message[0] != Kind.NOTICE or message[1] == "finish":
+        if message[0] != Kind.NOTICE or message[1] not in ("reduce", "commit"):
             with failing(stage):
                 stage.handle(sender, message)
             return
