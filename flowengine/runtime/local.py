@@ -22,7 +22,7 @@ from pathlib import Path
 
 from flowengine.channel import Kind, Link, Message
 from flowengine.checkpoint import Folder
-from flowengine.errors import InterruptedRunError, WorkerLostError
+from flowengine.errors import InterruptedRunError, RefusedSampleError, WorkerLostError
 from flowengine.graph import Graph
 from flowengine.nursery import open_nursery
 from flowengine.pool import Segment
@@ -33,12 +33,11 @@ from flowengine.runtime.death import describe_death, told_error
 from flowengine.runtime.events import (
     CheckpointDone,
     Observer,
-    PoolStatus,
     RunDone,
     Status,
 )
 from flowengine.runtime.interrupt import catching_signals, describe_interrupt
-from flowengine.runtime.look import channel_statuses, stage_status
+from flowengine.runtime.look import channel_statuses, pool_status, stage_status
 from flowengine.runtime.rendezvous import Rendezvous, find_lost_peer
 from flowengine.runtime.saver import make_publisher
 from flowengine.runtime.segments import make_disks, make_segments
@@ -139,11 +138,7 @@ class LocalRun:
             )
             for worker, note in zip(self._topology.workers, notes, strict=True)
         )
-        pool = PoolStatus(
-            used_bytes=sum(note.used_bytes for note in notes),
-            peak_bytes=sum(note.peak_bytes for note in notes),
-            capacity_bytes=sum(worker.limit for worker in self._topology.workers),
-        )
+        pool = pool_status(self._topology, notes)
         channels = channel_statuses(self._topology, [note.levels for note in notes])
         return Status(self.clock(), stages, pool, channels)
 
@@ -230,6 +225,15 @@ class LocalRun:
             if peer is not None:
                 self._on_death(peer)
             raise told_error(kind, f"{text}\n\n{trace}")
+        elif subject == "refused":
+            text, samples, reason = fields
+            raise RefusedSampleError(
+                text,
+                stage=worker.stage.name,
+                samples=tuple(samples),
+                reason=reason,
+                spares=worker.stage.spares,
+            )
         elif subject == "times":
             self._causes[worker.index] = fields[1]
         else:
