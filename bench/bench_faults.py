@@ -58,7 +58,8 @@ def _range(_: click.Context, __: click.Parameter, text: str) -> range:
 
 def measure_faults(seeds: range) -> list[dict[str, Any]]:
     """The verdicts on these seeds."""
-    from campaign import GRAPHS, judge, reference
+    from campaign import judge, reference
+    from campaign_graphs import GRAPHS
 
     references = {name: reference(name) for name in GRAPHS} if seeds else {}
     found = []

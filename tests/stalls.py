@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from campaign import Seen
+from campaign_graphs import Seen
 from fakes import MixedSamples, small_graph
 
 from flowengine import Graph, check
@@ -68,7 +68,8 @@ def _arm_here(snag: Snag) -> _Armed:
 def _arm(snag: Snag) -> None:
     from flowengine.runtime.stage import Stage
 
-    owner, name = (Stage, "advance")
+    owner: type = Stage
+    name = "advance"
     if snag.method is not None:
         owner, name = STUCK_IN[snag.process][snag.method]
     function, calls = getattr(owner, name), 0
@@ -90,7 +91,7 @@ def plan(seed: int) -> Snag:
     """What gets stuck, and when."""
     draw = random.Random(f"stall {seed}")
     if draw.random() < 0.3:
-        return Snag(draw.choice(STOPPED), None, draw.randint(5, 60))
+        return Snag(draw.choice(STOPPED), None, draw.randint(3, 12))
     process = draw.choice(list(STUCK_IN))
     method = draw.randrange(len(STUCK_IN[process]))
     calls = 4 if STUCK_IN[process][method][1] in ("plan", "flush") else 20
