@@ -30,6 +30,7 @@ def run(
     resume: Path | None = None,
     max_restarts: int = MAX_RESTARTS,
     stall_s: float = STALL_S,
+    torch_profiler: Sequence[range] = (),
     observers: Sequence[Observer] = (),
 ) -> dict[str, Any]:
     """Trains the graph; the report that report.json holds too (flowengine.observe.report).
@@ -39,6 +40,8 @@ def run(
     resume: a checkpoint, or a run directory whose newest one is meant: the run goes on behind it.
     max_restarts: how often the run may go back to its last checkpoint after a worker's death.
     stall_s: after so many seconds in which nobody is at work the run is given up (local runtime).
+    torch_profiler: the steps in which torch's profiler notes operators and kernels, for
+    `flowengine trace`.
     observers: called with every event of the run (flowengine.runtime.events).
     Raises GraphError or CheckpointError before anything starts, FileExistsError if `run_dir` has
     files, and RunError when the run ends early; the files of the run directory are complete then,
@@ -66,6 +69,7 @@ def run(
             start=start,
             max_restarts=max_restarts,
             stall_s=stall_s,
+            profile=torch_profiler,
         )
     assert recorder.report is not None
     return recorder.report

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from flowengine import Graph
 from flowengine.api import Encoder, Joined, Objective, Packer, Source, join_samples
 from flowengine.graph.description import StageSpec
-from flowengine.runtime.trainer import build_module
+from flowengine.runtime.weights import build_module
 
 
 @dataclass

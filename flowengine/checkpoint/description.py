@@ -36,6 +36,7 @@ def _describe_stage(stage: StageSpec) -> dict[str, Any]:
         "reads": {port: [str(e) for e in ends] for port, ends in stage.inputs.items()},
         "optimizer": repr(stage.optimizer) if stage.optimizer else None,
         "freeze": stage.freeze,
+        "dtype": stage.dtype,
     }
 
 

@@ -1,66 +1,61 @@
 """The supervisor's side: when all parts of a checkpoint are written, it becomes one.
 
-The stages write into a directory with a name that nobody takes for a checkpoint. It is renamed once
-every part and the manifest are on the disk.
+Rules.
+- What an earlier run or incarnation left half written is removed before anybody writes.
+- A checkpoint behind step s is whole when every part of it is on the disk and the ledger has the
+  losses of all steps before s, which its manifest then holds.
 """
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from flowengine.checkpoint.description import describe_graph, describe_machine
-from flowengine.checkpoint.disk import sync, write_synced
-from flowengine.checkpoint.manifest import FOLDER, Manifest, whole_checkpoints
+from flowengine.checkpoint.folder import Folder
+from flowengine.checkpoint.manifest import Manifest
 from flowengine.graph import Graph
-from flowengine.shortage import naming_shortages
-
-
-def partial_dir(run_dir: Path, step: int) -> Path:
-    """Where the stages write their parts of the checkpoint after `step` training steps."""
-    return run_dir / FOLDER / f".step-{step:08d}.partial"
 
 
 class Publisher:
     """Makes checkpoints whole, and removes those that are older than `keep_last`.
 
-    parts: the stages that write one. losses, dead_letters: give those known so far.
+    parts: the stages that write one. losses, dead_letters: give those known so far. plans: gives
+    what the plans behind a step depend on.
     """
 
     def __init__(
         self,
         graph: Graph,
         *,
-        run_dir: Path,
+        folder: Folder,
         parts: Sequence[str],
         keep_last: int,
         losses: Callable[[], list[float]],
         dead_letters: Callable[[], list[dict[str, Any]]] = list,
+        plans: Callable[[int], dict[str, Any]] = lambda _: {},
     ) -> None:
         self._graph = graph
-        self._folder = run_dir / FOLDER
+        self._folder = folder
         self._parts = list(parts)
         self._keep_last = keep_last
         self._losses = losses
         self._dead_letters = dead_letters
-        for left in self._folder.glob(".step-*"):
-            shutil.rmtree(left)
+        self._plans = plans
+        folder.sweep()
 
     def poll(self) -> list[tuple[int, Path]]:
         """Publishes what is complete; steps and directories of the new checkpoints.
         OutOfBudgetError where the disk is full."""
         published = []
-        for partial in sorted(self._folder.glob(".step-*.partial")):
-            step = int(partial.name.split("-")[1].split(".")[0])
+        for step, parts in self._folder.find_parts().items():
             losses = self._losses()
-            complete = all((partial / f"{name}.json").is_file() for name in self._parts)
-            if complete and len(losses) >= step:
-                published.append((step, self._publish(partial, step, losses[:step])))
+            if parts.issuperset(self._parts) and len(losses) >= step:
+                published.append((step, self._publish(step, losses[:step])))
         return published
 
-    def _publish(self, partial: Path, step: int, losses: list[float]) -> Path:
+    def _publish(self, step: int, losses: list[float]) -> Path:
         manifest = Manifest(
             graph=self._graph.name,
             step=step,
@@ -69,21 +64,8 @@ class Publisher:
             parts=self._parts,
             losses=losses,
             dead_letters=self._dead_letters(),
+            plans=self._plans(step),
         )
-        with naming_shortages(f"{partial}: the manifest cannot be written"):
-            write_synced(partial / "manifest.json", manifest.to_json())
-        final = self._folder / f"step-{step:08d}"
-        if final.exists():
-            _remove(final)
-        partial.rename(final)
-        sync(self._folder)
-        for old in whole_checkpoints(self._folder)[: -self._keep_last]:
-            _remove(old)
-        return final
-
-
-def _remove(checkpoint: Path) -> None:
-    """First its name: a checkpoint that is half removed must not look whole."""
-    nameless = checkpoint.with_name(f".{checkpoint.name}.old")
-    checkpoint.rename(nameless)
-    shutil.rmtree(nameless)
+        path = self._folder.publish(manifest)
+        self._folder.keep_last(self._keep_last)
+        return path

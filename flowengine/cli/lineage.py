@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +17,8 @@ if TYPE_CHECKING:
 @click.argument("run_dir", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.option("--sample", type=int, help="Id of a sample; held-out ones are negative.")
 @click.option("--step", type=int, help="Number of a training step, from 0 on.")
-def lineage(run_dir: Path, sample: int | None, step: int | None) -> None:
+@click.option("--json", "as_json", is_flag=True, help="The catalogue's rows as JSON objects.")
+def lineage(run_dir: Path, sample: int | None, step: int | None, as_json: bool) -> None:
     """Say what happened to a sample, or which samples are in a step.
 
     Reads the catalogue in RUN_DIR: what was in the pool. Samples whose values were all small enough
@@ -35,7 +38,10 @@ def lineage(run_dir: Path, sample: int | None, step: int | None) -> None:
         raise click.BadParameter(str(error), param_hint="RUN_DIR") from None
     if not found:
         raise click.ClickException(f"{what} is not in the catalogue of {run_dir}")
-    click.echo("\n".join(describe(what, found)))
+    if as_json:
+        click.echo(json.dumps([asdict(entry) for entry in found], indent=2))
+    else:
+        click.echo("\n".join(describe(what, found)))
 
 
 def describe(what: str, entries: list[Entry]) -> list[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from flowengine.cli.steps import STEPS
 from flowengine.cli.target import RUN, takes_run
 
 
@@ -74,11 +75,23 @@ def compare(one: Path, other: Path, output: Path | None, as_json: bool) -> None:
     type=click.Path(path_type=Path, dir_okay=False),
     help="The file to write.  [default: trace.json in RUN]",
 )
-def trace(run_dir: Path, output: Path | None) -> None:
-    """Write what the run in directory RUN did when, for https://ui.perfetto.dev."""
+@click.option("--steps", type=STEPS, default=(), help="Of these steps alone, as in 10-12,50.")
+@click.option("--json", "as_json", is_flag=True, help="On stdout, into no file.")
+def trace(run_dir: Path, output: Path | None, steps: tuple[range, ...], as_json: bool) -> None:
+    """Write what the run in directory RUN did when, for https://ui.perfetto.dev.
+
+    A track per stage replica, an arrow per sample; and the operators and kernels of the steps that
+    `flowengine run --torch-profiler` was on for.
+    """
+    if as_json and output is not None:
+        raise click.UsageError("--json and --output exclude each other")
     from flowengine.observe.run_files import RunFiles
     from flowengine.observe.trace import make_trace
 
+    made = json.dumps(make_trace(RunFiles(run_dir), steps=steps))
+    if as_json:
+        click.echo(made)
+        return
     path = output or run_dir / "trace.json"
-    path.write_text(json.dumps(make_trace(RunFiles(run_dir))), encoding="utf-8")
+    path.write_text(made, encoding="utf-8")
     click.echo(str(path))

@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from flowengine.cli.steps import STEPS
 from flowengine.cli.target import load, takes_graph, user_code
+from flowengine.errors import FlowError
 from flowengine.nursery import open_nursery
 
 if TYPE_CHECKING:
+    from flowengine.observe.otel import OpenTelemetry
     from flowengine.runtime.events import Observer
 
 Address = tuple[str, int]
@@ -33,6 +36,7 @@ def _address(_: click.Context, option: click.Parameter, text: str | None) -> Add
 
 
 NEWEST = "newest"
+MOST_PROFILED = 50
 
 
 @click.command()
@@ -72,6 +76,12 @@ NEWEST = "newest"
     help="Give up, and explain, after so many seconds in which nobody is at work; after ten times "
     "as many in which nobody finishes a piece of work.",
 )
+@click.option(
+    "--torch-profiler",
+    type=STEPS,
+    default=(),
+    help="Note the operators and kernels of these steps, as in 10-12,50, for `flowengine trace`.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Events as JSON lines, the report last.")
 @click.option("--quiet", is_flag=True, help="No progress and no summary.")
 @click.option(
@@ -91,6 +101,7 @@ def run(
     resume: str | None,
     max_restarts: int,
     stall_s: float,
+    torch_profiler: tuple[range, ...],
     as_json: bool,
     quiet: bool,
     prometheus: Address | None,
@@ -102,6 +113,7 @@ def run(
     """
     if as_json and quiet:
         raise click.UsageError("--json and --quiet exclude each other")
+    _refuse_many(torch_profiler)
     if runtime == "local":
         open_nursery()
     graph = load(target, settings)
@@ -126,7 +138,17 @@ def run(
             resume=behind,
             max_restarts=max_restarts,
             stall_s=stall_s,
+            torch_profiler=torch_profiler,
             observers=[*observers, *exporters],
+        )
+
+
+def _refuse_many(profiled: tuple[range, ...]) -> None:
+    count = sum(len(steps) for steps in profiled)
+    if count > MOST_PROFILED:
+        raise click.BadParameter(
+            f"{count} steps; expected at most {MOST_PROFILED}: each is megabytes per worker",
+            param_hint="--torch-profiler",
         )
 
 
@@ -149,7 +171,23 @@ def _exported(
             writer = TensorBoard(run_dir / "tensorboard")
             closing.callback(writer.close)
             found.append(writer)
+        from flowengine.observe.otel import OpenTelemetry, wanted_signals
+
+        if signals := wanted_signals():
+            try:
+                exporter = OpenTelemetry(signals)
+            except FlowError as error:
+                click.echo(f"no telemetry: {error}", err=True)
+            else:
+                closing.callback(_close_exporter, exporter)
+                found.append(exporter)
         yield found
+
+
+def _close_exporter(exporter: OpenTelemetry) -> None:
+    exporter.close()
+    if exporter.trouble is not None:
+        click.echo(f"opentelemetry: {exporter.trouble}", err=True)
 
 
 def _checkpoint(resume: str, name: str) -> Path:

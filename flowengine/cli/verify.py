@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     type=float,
     help="The largest relative difference.  [default: 1e-5 in float32, 1e-10 in float64]",
 )
+@click.option("--json", "as_json", is_flag=True, help="All differences as a JSON object.")
 def verify(
     target: str,
     settings: tuple[str, ...],
@@ -39,6 +41,7 @@ def verify(
     runtime: Literal["local", "inline"],
     dtype: Literal["float32", "float64"] | None,
     tolerance: float | None,
+    as_json: bool,
 ) -> None:
     """Compare the first steps of the graph in GRAPH.py with the plain model on the same samples.
 
@@ -56,7 +59,12 @@ def verify(
         found = verify_graph(
             graph, run_dir=Path(directory), steps=steps, runtime=runtime, tolerance=tolerance
         )
-    click.echo(describe(found))
+    if as_json:
+        from flowengine.observe.event_json import dump_json
+
+        click.echo(dump_json({**asdict(found), "agrees": found.agrees}, indent=2))
+    else:
+        click.echo(describe(found))
     if not found.agrees:
         raise click.exceptions.Exit(FAILED)
 

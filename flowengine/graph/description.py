@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from flowengine.api import Encoder, Operator, Optimizer, Source, Trainable
+from flowengine.graph.dtype import DType
 from flowengine.graph.ports import Signature
 from flowengine.graph.size import parse_bytes
 
@@ -39,6 +40,26 @@ class Credits:
 
 
 @dataclass(frozen=True)
+class Gang:
+    """How many ranks (processes) run one copy of a stage together, as one torch.distributed group.
+
+    data: ranks that take packs in turn, the weights sharded over them (FSDP2). tensor: ranks that
+    share each matrix product (tensor parallel). Ranks are numbered row by row over (data, tensor).
+    """
+
+    data: int = 1
+    tensor: int = 1
+
+    @property
+    def size(self) -> int:
+        """All ranks."""
+        return self.data * self.tensor
+
+    def __str__(self) -> str:
+        return f"{self.data} x {self.tensor}"
+
+
+@dataclass(frozen=True)
 class Endpoint:
     """One output port of a stage; the pool's only port is ("pool", "out")."""
 
@@ -51,7 +72,8 @@ class Endpoint:
 
 @dataclass
 class StageSpec:
-    """A stage as described. `line` is where the graph file made it."""
+    """A stage as described. `line` is where the graph file made it. `threads` of each worker are
+    set by a plan; None leaves them to the runtime."""
 
     name: str
     what: Operator | Callable[..., Any]
@@ -59,16 +81,29 @@ class StageSpec:
     inputs: dict[str, list[Endpoint]]
     line: str
     replicas: int = 1
+    gang: Gang = field(default_factory=Gang)
     optimizer: Optimizer | None = None
     freeze: bool = False
     activations: Activations = "stash"
     window: int | None = None
+    threads: int | None = None
     credits: Credits = field(default_factory=Credits)
+    dtype: DType | None = None
 
     @property
     def trains(self) -> bool:
         """Whether this stage has weights that the run updates."""
         return isinstance(self.what, Trainable) and not self.freeze
+
+    @property
+    def num_workers(self) -> int:
+        """How many processes run it."""
+        return self.replicas * self.gang.size
+
+    @property
+    def ways(self) -> int:
+        """How many of its workers take packs in turn."""
+        return self.replicas * self.gang.data
 
     @property
     def producers(self) -> list[Endpoint]:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from flowengine.api import GradientReturn, Operator, Optimizer, Source
 from flowengine.errors import GraphError
@@ -22,14 +22,14 @@ from flowengine.graph.description import (
     Endpoint,
     EvaluationSpec,
     FeedbackSpec,
+    Gang,
     PoolSpec,
     StageSpec,
     Step,
 )
+from flowengine.graph.dtype import DType
 from flowengine.graph.ports import fits, read_signature, type_name
 from flowengine.graph.size import parse_bytes
-
-DType = Literal["float32", "float64"]
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Graph:
     staleness: by how many optimizer steps a trainable encoder's features may be older than the
         weights the plain loop would have used; 0 is the same mathematics as the plain loop.
     clip_norm: bound on the norm of all gradients of all stages together; None does not clip.
-    dtype: of weights, features and gradients.
+    dtype: of weights, features and gradients, for stages that are not given their own.
     """
 
     def __init__(
@@ -89,21 +89,27 @@ class Graph:
         *streams: Stream | Sequence[Stream],
         name: str | None = None,
         replicas: int = 1,
+        gang: int | Gang = 1,
         optimizer: Optimizer | None = None,
         freeze: bool = False,
         activations: Activations = "stash",
         window: int | None = None,
         credits: Credits | None = None,
+        dtype: DType | None = None,
     ) -> Stream:
         """Adds a stage that runs `what` on these streams, one per input port; the stage's stream.
 
         A port given a list of streams merges them; several ports are joined by sample id.
-        replicas: how many workers run it. optimizer, freeze: of a trainable operator.
+        replicas: how many workers run it. gang: how many ranks share its weights (a number of data
+            ranks, or a Gang). optimizer, freeze: of a trainable operator.
         activations: keep an encoder's activations until its gradients return ("stash"), or compute
             them again then ("recompute": less memory, one more forward).
         window: how many packs an encoder may have encoded whose gradients it has not taken in;
             None leaves the bound to the pool's capacity.
         credits: bound of each input channel.
+        dtype: of the operator's weights, features and their gradients; None for the graph's. In
+            "bfloat16" the optimizer steps on float32 masters of the weights; "float16" is for
+            frozen operators.
         """
         if isinstance(what, type):
             raise GraphError(
@@ -137,11 +143,13 @@ class Graph:
                 inputs=inputs,
                 line=_caller(),
                 replicas=replicas,
+                gang=gang if isinstance(gang, Gang) else Gang(data=gang),
                 optimizer=optimizer,
                 freeze=freeze,
                 activations=activations,
                 window=window,
                 credits=credits or Credits(),
+                dtype=dtype,
             )
         )
         return Stream(self, name)
@@ -209,6 +217,10 @@ class Graph:
             if stage.name == name:
                 return stage
         raise KeyError(name)
+
+    def dtype_of(self, stage: StageSpec) -> DType:
+        """What the stage computes in."""
+        return stage.dtype or self.dtype
 
     def _own(self, stream: Stream, reader: str) -> Stream:
         if not isinstance(stream, Stream):

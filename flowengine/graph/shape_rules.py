@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from flowengine.api import Source
 from flowengine.errors import GraphError
 from flowengine.graph.description import POOL, StageSpec
+from flowengine.graph.dtype import ITEM_BYTES
 from flowengine.graph.graph import Graph
 from flowengine.graph.size import parse_bytes
 
@@ -20,6 +21,8 @@ def numbers_are_sane(graph: Graph) -> Iterator[str]:
     if graph.steps is not None:
         at_least.append((f"{graph}: steps", graph.steps, 1))
     at_least += [(f"{s}: replicas", s.replicas, 1) for s in graph.stages]
+    at_least += [(f"{s}: gang data", s.gang.data, 1) for s in graph.stages]
+    at_least += [(f"{s}: gang tensor", s.gang.tensor, 1) for s in graph.stages]
     at_least += [(f"{s}: window", s.window, 1) for s in graph.stages if s.window is not None]
     at_least += [(f"{s}: credits items", s.credits.items, 1) for s in graph.stages]
     for evaluation in graph.evaluations:
@@ -37,8 +40,9 @@ def numbers_are_sane(graph: Graph) -> Iterator[str]:
             f"{graph}: clip_norm is {clip_norm!r}; expected a positive number, or None for no "
             "clipping"
         )
-    if graph.dtype not in ("float32", "float64"):
-        yield f"{graph}: dtype is {graph.dtype!r}; expected 'float32' or 'float64'"
+    for where, dtype in [(graph, graph.dtype), *((stage, stage.dtype) for stage in graph.stages)]:
+        if dtype is not None and dtype not in ITEM_BYTES:
+            yield f"{where}: dtype is {dtype!r}; expected one of {list(ITEM_BYTES)}"
     for stage in graph.stages:
         if stage.activations not in ("stash", "recompute"):
             yield f"{stage}: activations is {stage.activations!r}; expected 'stash' or 'recompute'"

@@ -8,6 +8,8 @@ from typing import Any
 
 from flowengine.api import Encoder, Objective, Packer, Source, Trainable
 from flowengine.graph.description import POOL, Endpoint, FeedbackSpec, StageSpec
+from flowengine.graph.dtype import ITEM_BYTES
+from flowengine.graph.gang_rules import packs_at_once
 from flowengine.graph.graph import Graph
 from flowengine.graph.ports import fits, read_signature, type_name
 from flowengine.graph.shape_rules import ancestors
@@ -55,8 +57,8 @@ def weights_can_train(graph: Graph) -> Iterator[str]:
     returned = {feedback.to for feedback in graph.feedbacks}
     for stage in graph.stages:
         if not isinstance(stage.what, Trainable):
-            if stage.optimizer is not None or stage.freeze:
-                yield f"{stage}: has no weights; remove optimizer= and freeze="
+            if stage.optimizer is not None or stage.freeze or stage.dtype is not None:
+                yield f"{stage}: has no weights; remove optimizer=, freeze= and dtype="
         elif stage.trains and stage.optimizer is None:
             yield (
                 f"{stage}: trains but has no optimizer; pass optimizer=AdamW(lr=...), "
@@ -66,6 +68,11 @@ def weights_can_train(graph: Graph) -> Iterator[str]:
             yield (
                 f"{stage}: trains, but no gradient returns to it; add graph.feedback("
                 f"GradientReturn(), gradients, to={stage.name}), or freeze=True"
+            )
+        if stage.trains and graph.dtype_of(stage) == "float16":
+            yield (
+                f"{stage}: trains in float16, where small gradients vanish; pass "
+                'dtype="bfloat16", or freeze=True'
             )
     if not any(isinstance(stage.what, Trainable) for stage in graph.stages):
         return
@@ -109,20 +116,29 @@ def pool_holds_a_pack(graph: Graph) -> Iterator[str]:
     packers = [stage.what for stage in graph.stages if isinstance(stage.what, Packer)]
     if not graph.joins or not packers:
         return
-    pool, itemsize = graph.joins[0], 8 if graph.dtype == "float64" else 4
+    pool = graph.joins[0]
     max_tokens = packers[0].max_tokens
     for stage in graph.stages:
         if isinstance(stage.what, Encoder):
             share = share_bytes(graph, stage)
-            needed = max_tokens * math.prod(stage.what.feature_shape()) * itemsize
+            item_bytes = ITEM_BYTES.get(graph.dtype_of(stage), 4)
+            pack = max_tokens * math.prod(stage.what.feature_shape()) * item_bytes
+            packs = packs_at_once(graph, stage)
+            needed = (2 * packs - 1) * pack  # So one fits however those before it lie.
             if needed > share:
                 enough = capacity_for(graph, stage, share=needed)
                 yield (
-                    f"pool ({pool.line}): one pack of {max_tokens} tokens has up to "
+                    f"pool ({pool.line}): {_packs(packs, max_tokens)} up to "
                     f"{format_bytes(needed)} of features of '{stage.name}', whose share of "
                     f"capacity='{format_bytes(pool.capacity)}' is {format_bytes(share)}; raise "
                     f"capacity= to at least {enough} bytes, or lower max_tokens="
                 )
+
+
+def _packs(count: int, max_tokens: int) -> str:
+    if count == 1:
+        return f"one pack of {max_tokens} tokens has"
+    return f"{count} packs of {max_tokens} tokens, which a gang takes at once, need room for"
 
 
 def evaluations_are_read(graph: Graph) -> Iterator[str]:

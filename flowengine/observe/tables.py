@@ -45,6 +45,7 @@ PACKS = pa.schema(
         _field("targets", pa.int64(), "tokens with a label"),
         _field("room_tokens", pa.int64(), "tokens it could hold"),
         _field("cost", pa.float64(), "what the packer takes it to cost, in the packer's unit"),
+        _field("sample_ids", pa.list_(pa.int64()), "its samples, in the pack's order"),
     ]
 )
 """packs.parquet: every pack as it was planned."""
@@ -53,7 +54,7 @@ OCCUPANCY = pa.schema(
     [
         _field("wall_s", pa.float64(), "seconds since the run started"),
         _field("kind", pa.string(), "pool or channel"),
-        _field("name", pa.string(), "of a channel: producer>consumer:port; of the pool: pool"),
+        _field("name", pa.string(), "producer>consumer:port, or the pool's tier: pool, disk"),
         _field("items", pa.int64(), "rows on the channel; null for the pool"),
         _field("bound_items", pa.int64(), "the most rows; null for the pool"),
         _field("num_bytes", pa.int64(), "bytes in the pool, or of rows on the channel"),

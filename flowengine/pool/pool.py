@@ -1,20 +1,16 @@
 """One worker's hold on the pool: its own segment to write, its peers' segments to read.
 
 Rules.
-- Only the owner reserves and frees in its segment. A span is freed when its last lease is returned.
-- A lease is counted when a row that names the span is sent, and returned by whoever holds the row
-  last; passing the row on passes the lease on.
+- Spans and leases are those of flowengine.pool.holdings.
 - A consumer reads through views that return their lease when the last of them dies. It writes in
   one case only: the gradient of a feature, into the feature's own bytes, while it holds the lease.
-- Memory never exceeds the owner's limit: `reserve` says None instead, and the owner waits. With a
-  disk tier, spans that nobody looks at make room first (flowengine.pool.spiller); whoever looks at
-  a span holds it (flowengine.pool.tiers).
+- With a disk tier, spans that nobody looks at make room first (flowengine.pool.spiller); whoever
+  looks at a span holds it (flowengine.pool.tiers).
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +19,8 @@ from torch import Tensor
 
 from flowengine.errors import RunError
 from flowengine.pool.address import MAX_SEGMENT, Tier, make_address, offset_of, owner_of
-from flowengine.pool.allocator import ALIGNMENT, Allocator, align
+from flowengine.pool.allocator import ALIGNMENT, align
+from flowengine.pool.holdings import Holdings
 from flowengine.pool.lease import Lease
 from flowengine.pool.payload import DTYPE_NAMES, INLINE_BYTES, Payload, dtype_name, dtype_of
 from flowengine.pool.segment import Segment
@@ -46,7 +43,7 @@ class _Leased(np.ndarray[Any, Any]):
             returned.append(self.span)
 
 
-class Pool:
+class Pool(Holdings):
     """The pool as worker `owner` sees it.
 
     limit: bytes of host memory that it may have reserved; disk_limit: bytes that it may have
@@ -62,30 +59,23 @@ class Pool:
         disks: Mapping[int, Segment] | None = None,
         disk_limit: int = 0,
     ) -> None:
-        self.owner = owner
-        self.limit = limit
-        self.on_free: Callable[[Span], None] = lambda _: None
-        self.dropped: list[int] = []
-        self._held: Counter[int] = Counter()
+        alignment = PAGE if disks else ALIGNMENT
+        super().__init__(owner, limit, beyond=disk_limit, alignment=alignment)
         self._segments = segments
         self._tiers = {i: Tiers(segments[i], disk) for i, disk in (disks or {}).items()}
         self._spiller: Spiller | None = None
         if owner in self._tiers:
             self._spiller = Spiller(self._tiers[owner], limit=limit, disk_limit=disk_limit)
-        self._alignment = PAGE if self._tiers else ALIGNMENT
-        self._allocator = Allocator(limit + disk_limit, self._alignment)
-        self._spans: dict[int, Span] = {}
-        self._uses = 0
 
     @property
     def used_bytes(self) -> int:
         """Bytes of host memory in spans."""
-        return self._allocator.used if self._spiller is None else self._spiller.host_bytes
+        return super().used_bytes if self._spiller is None else self._spiller.host_bytes
 
     @property
     def peak_bytes(self) -> int:
         """The most that `used_bytes` has been."""
-        return self._allocator.peak if self._spiller is None else self._spiller.peak_host_bytes
+        return super().peak_bytes if self._spiller is None else self._spiller.peak_host_bytes
 
     @property
     def disk_bytes(self) -> int:
@@ -96,31 +86,6 @@ class Pool:
     def peak_disk_bytes(self) -> int:
         """The most that `disk_bytes` has been."""
         return 0 if self._spiller is None else self._spiller.peak_disk_bytes
-
-    @property
-    def num_spans(self) -> int:
-        return len(self._spans)
-
-    def reserve(self, size: int, turn: tuple[int, int] | None = None) -> Span | None:
-        """A span of `size` bytes whose next use is at `turn`, the (round, pack) of the plan, or
-        nobody knows when; None while there is no room. RunError if there never will be."""
-        room = align(size, self._alignment)
-        if room > self.limit:
-            raise RunError(
-                f"a payload of {size} bytes exceeds this worker's share of the pool, {self.limit} "
-                "bytes; raise the pool's capacity=, or make packs smaller with max_tokens="
-            )
-        offset = self._allocator.reserve(size)
-        if offset is None:
-            return None
-        if self._spiller is not None and not self._spiller.make_room(room, self._spans.values()):
-            self._allocator.free(offset)
-            return None
-        self._uses += 1
-        address = make_address(Tier.HOST, self.owner, offset)
-        span = Span(address, size, room=room, turn=turn, used=self._uses)
-        self._spans[address] = span
-        return span
 
     def put(self, tensors: Sequence[Tensor]) -> list[Payload] | None:
         """Copies the tensors into one new span, with a lease for each; None while there is no room.
@@ -170,14 +135,6 @@ class Pool:
         """The rows of these payloads below each other, in memory of the caller's own."""
         return torch.cat([self.view(payload) for payload in payloads])
 
-    def take_dropped(self) -> Counter[int]:
-        """The leases, by span, whose views have died since the last call."""
-        dropped = Counter(self.dropped.pop() for _ in range(len(self.dropped)))
-        self._held -= dropped
-        for address, count in dropped.items():
-            self.let_go(address, count)
-        return dropped
-
     def hold(self, payload: Payload) -> None:
         """Keeps the payload's span in its tier until `let_go`; for those who look at it."""
         if self._tiers:
@@ -188,33 +145,13 @@ class Pool:
         if self._tiers:
             self._tiers[owner_of(address)].let_go(offset_of(address), 1, count)
 
-    def recall(self) -> Counter[int]:
-        """All leases that are still the views', by span; none of them is returned again. For a
-        reader whose producers have ended: nobody writes there any more, so the views stay good."""
-        held, self._held, self.dropped = self._held, Counter(), []
-        return held
+    def make_room(self, size: int) -> bool:
+        return self._spiller is None or self._spiller.make_room(size, self._spans.values())
 
-    def release(self, address: int, count: int = 1) -> bool:
-        """Returns leases of an own span; frees it and says True with the last one."""
-        span = self._spans[address]
-        span.leases -= count
-        assert span.leases >= 0, f"span {address:#x} returned more often than leased"
-        if span.leases:
-            return False
-        del self._spans[address]
-        self._allocator.free(offset_of(address))
+    def empty(self, span: Span) -> None:
         if self._spiller is not None:
             self._spiller.free(span)
             self._spiller.fetch_nearest(self._spans.values())
-        self.on_free(span)
-        return True
-
-    def reclaim(self) -> list[Span]:
-        """Frees every span whose leases are out, because those who held them are dead."""
-        lost = [span for span in self._spans.values() if span.leases]
-        for span in lost:
-            self.release(span.address, span.leases)
-        return lost
 
     def exchange(self, owner: int, slot: int, num_bytes: int) -> Tensor:
         """Bytes [num_bytes] beyond the payloads of a segment, where the replicas of a stage hold

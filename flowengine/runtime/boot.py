@@ -20,7 +20,8 @@ class Boot:
     graph: the pickled Graph, from this run's supervisor; graph_file: to import before unpickling.
     supervisor: its process id.
     began: the run's start on the monotonic clock, which all processes of a machine share.
-    spans: whether to tell what was done when.
+    rendezvous: the file where the ranks of its gang find each other, if it is in one.
+    spans: whether to tell what was done when. profile: the steps that torch's profiler is on.
     """
 
     index: int
@@ -37,7 +38,9 @@ class Boot:
     control: socket.socket
     links: dict[int, socket.socket]
     start: Start
+    rendezvous: Path | None = None
     spans: bool = True
+    profile: tuple[range, ...] = ()
 
 
 def pickle_graph(graph: Graph) -> bytes:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from flowengine.channel import ROW_BYTES, Outlet, Row, flatten, weigh
 from flowengine.errors import RunError
-from flowengine.pool import INLINE_BYTES, Payload, Pool, Span, inline_payload
+from flowengine.pool import INLINE_BYTES, Holdings, Payload, Span, inline_payload
 from flowengine.pool.allocator import align
 from flowengine.runtime.round import Round
 from flowengine.runtime.site import Edge, Site
@@ -56,7 +56,7 @@ class Emission:
     version: int | None = None
     entries: dict[int, dict[str, Any]] = field(default_factory=dict)
 
-    def try_send(self, pool: Pool, now: float) -> str | None:
+    def try_send(self, pool: Holdings, now: float) -> str | None:
         """Sends everything and says None; or sends nothing and says what there is no room in."""
         for outlet, reader, rows in self.sends:
             size = sum(size for _, _, size in rows)
@@ -76,7 +76,7 @@ class Emission:
         self._send(pool, now)
         return None
 
-    def _send(self, pool: Pool, now: float) -> None:
+    def _send(self, pool: Holdings, now: float) -> None:
         payloads: list[Payload] = []
         if self.span is not None:
             payloads = pool.write(self.tensors, self.span)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from flowengine.api import Source
+from flowengine.api import Packer, Source
 from flowengine.errors import InterruptedRunError, WorkerLostError
 from flowengine.graph import Graph
 from flowengine.runtime.events import LeftOut, Observer, Restarted, RunFailed, RunStarted
 from flowengine.runtime.inline import InlineRun
 from flowengine.runtime.recovery import Recovery
 from flowengine.runtime.round import num_steps
-from flowengine.runtime.start import BEGINNING, Start
+from flowengine.runtime.start import BEGINNING, Start, start_behind_newest
 
 Runtime = Literal["inline", "local"]
 STALL_S = 60.0
@@ -28,11 +29,13 @@ def execute(
     start: Start = BEGINNING,
     max_restarts: int = 0,
     stall_s: float = STALL_S,
+    profile: Sequence[range] = (),
 ) -> None:
     """Runs a checked graph to its end and writes its weights to run_dir/weights.
 
     max_restarts: how often the run may go back to its last checkpoint after a worker's death.
     stall_s: after so many seconds in which nobody is at work the run is given up (local runtime).
+    profile: the steps that torch's profiler is on.
     RunError if it ends early, after `observe` was told.
     """
     began = time.perf_counter()
@@ -42,10 +45,13 @@ def execute(
     for letter in start.dead_letters:
         observe(LeftOut(letter.sample, 0.0, letter.stage, letter.reason))
     try:
+        for stage in graph.stages:
+            if isinstance(stage.what, Packer):
+                stage.what.prepare()
         if runtime == "inline":
-            InlineRun(graph, run_dir=run_dir, observe=observe, start=start).run()
+            InlineRun(graph, run_dir=run_dir, observe=observe, start=start, profile=profile).run()
         else:
-            _run_local(graph, run_dir, observe, start, max_restarts, began, stall_s)
+            _run_local(graph, run_dir, observe, start, max_restarts, began, stall_s, profile)
     except InterruptedRunError:
         raise
     except BaseException as error:
@@ -61,10 +67,13 @@ def _run_local(
     max_restarts: int,
     began: float,
     stall_s: float,
+    profile: Sequence[range],
 ) -> None:
     from flowengine.runtime.local import LocalRun
 
-    recovery = Recovery(graph, run_dir=run_dir, start=start, max_restarts=max_restarts)
+    recovery = Recovery(
+        start, newest=lambda: start_behind_newest(graph, run_dir), max_restarts=max_restarts
+    )
     while True:
         try:
             LocalRun(
@@ -74,6 +83,7 @@ def _run_local(
                 start=start,
                 began=began,
                 stall_s=stall_s,
+                profile=profile,
             ).run()
             return
         except WorkerLostError as lost:

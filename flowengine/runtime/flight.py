@@ -1,4 +1,4 @@
-"""An encoder's packs in flight: their forward, and their backward when the gradients return."""
+"""The tensors of an encoder's flights: the forward, and the backward when gradients return."""
 
 from __future__ import annotations
 
@@ -12,31 +12,22 @@ from torch import Tensor, nn
 from flowengine.api import Encoder
 from flowengine.errors import RunError
 from flowengine.graph.description import StageSpec
-from flowengine.pool import Span
+from flowengine.runtime.encoded import Flight
 
 
 @dataclass
-class Flight:
-    """A pack's features, from the forward until their gradient has been taken in.
+class TensorFlight(Flight):
+    """outputs: features [N, ...]; with their autograd graph where activations are stashed, dropped
+    after sending where they are recomputed from `batch` with the same `module` and `seed`."""
 
-    outputs: features [N, ...]; with their autograd graph where activations are stashed, dropped
-    after sending where they are recomputed from `batch` with the same `module` and `seed`.
-    span: where the features lie in the pool, once sent. returned: whether it holds the gradient.
-    """
-
-    step: int
     seed: int
     module: nn.Module
     shape: tuple[int, ...]
     outputs: Tensor | None
     batch: Any = None
-    learns: bool = False
-    span: Span | None = None
-    returned: bool = False
 
-    def settle(self, span: Span) -> None:
-        """The features have been written to `span`."""
-        self.span = span
+    def settle(self) -> None:
+        """The features have been written to the pool, or are a copy that nobody reads."""
         if self.batch is not None:
             self.outputs = None
 
@@ -50,7 +41,7 @@ def fly(
     seed: int,
     learns: bool,
     dtype: torch.dtype,
-) -> Flight:
+) -> TensorFlight:
     """The forward of an encoder on these samples' media."""
     encoder: Encoder[Any, Any] = stage.what  # type: ignore[assignment]
     stashes = learns and stage.activations == "stash"
@@ -61,20 +52,22 @@ def fly(
     if tuple(outputs.shape[1:]) != wanted or outputs.dtype != dtype:
         raise RunError(
             f"{stage}: forward gave features of shape {tuple(outputs.shape[1:])} per row and "
-            f"{outputs.dtype}; expected feature_shape() = {wanted} and the graph's {dtype}"
+            f"{outputs.dtype}; expected feature_shape() = {wanted} and its stage's {dtype}"
         )
-    return Flight(
+    return TensorFlight(
         step=step,
+        num_rows=len(outputs),
+        num_bytes=outputs.nbytes,
+        learns=learns,
         seed=seed,
         module=module,
         shape=tuple(outputs.shape),
         outputs=outputs,
         batch=batch if learns and not stashes else None,
-        learns=learns,
     )
 
 
-def land(stage: StageSpec, flight: Flight, gradient: Tensor) -> None:
+def land(stage: StageSpec, flight: TensorFlight, gradient: Tensor) -> None:
     """The backward: adds to the gradients of the module that made the features."""
     encoder: Encoder[Any, Any] = stage.what  # type: ignore[assignment]
     outputs = flight.outputs

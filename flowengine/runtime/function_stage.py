@@ -15,7 +15,7 @@ from torch import Tensor
 
 from flowengine.api import Operator, Ports
 from flowengine.channel import Inlet, Row, restore
-from flowengine.checkpoint import Part, read_part
+from flowengine.checkpoint import Part
 from flowengine.runtime.emission import Emission, Header, prepare
 from flowengine.runtime.round import Round
 from flowengine.runtime.saver import Saver, has_state, part_name
@@ -96,7 +96,7 @@ class FunctionStage(Stage):
 
     def _load_state(self, checkpoint: Path) -> None:
         assert self._operator is not None
-        part = read_part(checkpoint, part_name(self.site.worker))
+        part = self.site.parts.read(checkpoint, part_name(self.site.worker))
         self._operator.load_state({**part.values, **part.tensors})
 
     def _do_next(self) -> bool:

@@ -7,12 +7,14 @@ import gc
 import os
 import time
 from collections import deque
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import torch
 
 from flowengine.channel import Kind, Message
+from flowengine.checkpoint import Folder
 from flowengine.errors import InterruptedRunError, StallError
 from flowengine.graph import Graph
 from flowengine.pool import Pool, Segment
@@ -21,35 +23,41 @@ from flowengine.runtime.coordinator import Coordinator
 from flowengine.runtime.events import (
     CheckpointDone,
     Observer,
-    PoolStatus,
     RunDone,
     StageStatus,
     Status,
 )
 from flowengine.runtime.interrupt import Interrupt, catching_signals, describe_interrupt
-from flowengine.runtime.look import channel_statuses
+from flowengine.runtime.look import channel_statuses, pool_status
+from flowengine.runtime.profiler import StepProfiler
 from flowengine.runtime.saver import make_publisher
 from flowengine.runtime.segments import make_disks, make_segments
 from flowengine.runtime.site import make_site
-from flowengine.runtime.spans import SpanLog
+from flowengine.runtime.spans import SpanLog, Work
 from flowengine.runtime.stage import Stage
 from flowengine.runtime.stages import make_stage
 from flowengine.runtime.stall import describe_stall, find_dependencies, look_closer
 from flowengine.runtime.start import BEGINNING, Start
 from flowengine.runtime.threads import threads_per_worker
-from flowengine.runtime.topology import COORDINATOR, Topology
+from flowengine.runtime.topology import COORDINATOR, Topology, without_gangs
 
 
 class InlineRun:
     """One run of a graph in this process."""
 
     def __init__(
-        self, graph: Graph, *, run_dir: Path, observe: Observer, start: Start = BEGINNING
+        self,
+        graph: Graph,
+        *,
+        run_dir: Path,
+        observe: Observer,
+        start: Start = BEGINNING,
+        profile: Sequence[range] = (),
     ) -> None:
         self._began = time.perf_counter()
         self._run_dir = run_dir
         self._start_s = 0.0
-        self._topology = Topology(graph)
+        self._topology = Topology(without_gangs(graph))
         self._segments: dict[int, Segment] = make_segments(self._topology)
         self._disks = make_disks(self._topology, run_dir)
         self._mail: deque[tuple[int, int, Message]] = deque()
@@ -62,7 +70,9 @@ class InlineRun:
             start=start,
         )
         self._start = start
-        self._publisher = make_publisher(self._topology, self._coordinator, run_dir=run_dir)
+        self._profile = profile
+        self._profiler: StepProfiler | None = None
+        self._publisher = make_publisher(self._topology, self._coordinator, folder=Folder(run_dir))
         self._stages = [self._make_stage(w.index, run_dir) for w in self._topology.workers]
         self._opened: list[Stage] = []
         self._clockworks = [Clockwork(self.clock, spans=SpanLog()) for _ in self._stages]
@@ -106,6 +116,14 @@ class InlineRun:
             self._opened.append(stage)
             with failing(stage, "failed to open"):
                 stage.open()
+        if self._profile:
+            self._profiler = StepProfiler(
+                self._profile,
+                run_dir=self._run_dir,
+                stages=[worker.label for worker in self._topology.workers],
+                lag=self._topology.graph.staleness,
+                clock=self.clock,
+            )
         self._start_s = last_look = self.clock()
         while not self._coordinator.is_done:
             moved = [self._advance(stage) for stage in self._stages]
@@ -139,7 +157,13 @@ class InlineRun:
             stage.return_leases()
         return self._deliver()
 
+    def _on_work(self, label: str, work: Work) -> None:
+        if self._profiler is not None:
+            self._profiler.begin(label, work)
+
     def _close(self) -> None:
+        if self._profiler is not None:
+            self._profiler.close()
         with ExitStack() as closing:
             for segment in (*self._segments.values(), *self._disks.values()):
                 closing.callback(segment.close)
@@ -164,12 +188,7 @@ class InlineRun:
             )
             for stage, clockwork in zip(self._stages, self._clockworks, strict=True)
         )
-        pools = [stage.pool for stage in self._stages]
-        pool = PoolStatus(
-            used_bytes=sum(pool.used_bytes for pool in pools),
-            peak_bytes=sum(pool.peak_bytes for pool in pools),
-            capacity_bytes=sum(pool.limit for pool in pools),
-        )
+        pool = pool_status(self._topology, [stage.pool for stage in self._stages])
         channels = channel_statuses(self._topology, [stage.levels() for stage in self._stages])
         return Status(self.clock(), stages, pool, channels)
 
@@ -189,6 +208,7 @@ class InlineRun:
                 post=lambda to, message: self._post(index, to, message),
                 clock=self.clock,
                 run_dir=run_dir,
+                on_work=lambda work: self._on_work(worker.label, work),
                 start=self._start,
             )
         )

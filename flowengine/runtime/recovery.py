@@ -11,26 +11,26 @@ Rules.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
-from flowengine.checkpoint import newest_checkpoint
 from flowengine.errors import WorkerLostError
-from flowengine.graph import Graph
-from flowengine.runtime.start import DeadLetter, Start, start_behind
+from flowengine.runtime.start import DeadLetter, Start
 
 ATTEMPTS = 2
 """Deaths with the same samples in hand until something is done about the samples."""
 
 
 class Recovery:
-    """Of one run. restarts: how many there were."""
+    """Of one run. restarts: how many there were. newest: finds where to start behind the newest
+    checkpoint, None if there is none."""
 
-    def __init__(self, graph: Graph, *, run_dir: Path, start: Start, max_restarts: int) -> None:
+    def __init__(
+        self, start: Start, *, newest: Callable[[], Start | None], max_restarts: int
+    ) -> None:
         self.restarts = 0
-        self._graph = graph
-        self._run_dir = run_dir
         self._start = start
+        self._newest = newest
         self._max_restarts = max_restarts
         self._deaths: Counter[tuple[int, ...]] = Counter()
 
@@ -46,9 +46,8 @@ class Recovery:
             ) from None
         self.restarts += 1
         self._start = self._judge(lost, self._start)
-        newest = newest_checkpoint(self._run_dir)
-        if newest is not None:
-            behind = start_behind(self._graph, newest)
+        behind = self._newest()
+        if behind is not None:
             later = [x for x in self._start.dead_letters if x.sample not in behind.left_out]
             self._start = replace(
                 behind, dead_letters=(*behind.dead_letters, *later), alone=self._start.alone

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 
 from flowengine.api import Operator
-from flowengine.checkpoint import Part, PartWriter, Publisher, partial_dir
+from flowengine.checkpoint import Folder, Part, Publisher, partial_dir
 from flowengine.runtime.coordinator import Coordinator
 from flowengine.runtime.site import Site
 from flowengine.runtime.topology import Topology, WorkerSpec
@@ -18,7 +17,7 @@ class Saver:
     def __init__(self, site: Site) -> None:
         self._site = site
         self._kept = site.graph.checkpoints
-        self._writer = PartWriter(part_name(site.worker))
+        self._writer = site.parts.writer(part_name(site.worker))
         self._saved = site.start.step
 
     def is_due(self, step: int) -> bool:
@@ -29,9 +28,10 @@ class Saver:
         """Whether one is made after the last step, asked to finish or not."""
         return (self._kept is not None or finishing) and step > self._saved
 
-    def save(self, step: int, part: Part) -> None:
-        """Copies the part, and begins to write it."""
-        self._writer.write(partial_dir(self._site.run_dir, step), part)
+    def save(self, step: int, part: Part | None) -> None:
+        """Copies the part, and begins to write it; None where another rank of the gang does."""
+        if part is not None:
+            self._writer.write(partial_dir(self._site.run_dir, step), part)
         self._saved = step
 
     def look(self) -> None:
@@ -46,16 +46,17 @@ class Saver:
             self._writer.close()
 
 
-def make_publisher(topology: Topology, coordinator: Coordinator, *, run_dir: Path) -> Publisher:
+def make_publisher(topology: Topology, coordinator: Coordinator, *, folder: Folder) -> Publisher:
     """What makes this run's checkpoints whole; its ledger is the coordinator's."""
     kept = topology.graph.checkpoints
     return Publisher(
         topology.graph,
-        run_dir=run_dir,
+        folder=folder,
         parts=part_names(topology),
         keep_last=kept.keep_last if kept else 1,
         losses=lambda: coordinator.losses,
         dead_letters=lambda: [asdict(letter) for letter in coordinator.dead_letters],
+        plans=coordinator.plans.behind,
     )
 
 

@@ -10,7 +10,8 @@ from typing import Any
 from flowengine.api import Lengths, Packer, Source
 from flowengine.runtime.emission import Header, prepare
 from flowengine.runtime.planner import Member, Planner
-from flowengine.runtime.round import Round, Stretch, stretches
+from flowengine.runtime.plans import COEFFICIENTS, Plans
+from flowengine.runtime.round import Round, Stretch, num_steps, stretches
 from flowengine.runtime.site import Site
 from flowengine.runtime.spans import Work
 from flowengine.runtime.stage import Stage
@@ -44,6 +45,10 @@ class SourceStage(Stage):
         self._stretches: Iterator[Stretch] = islice(every, site.start.round, None)
         self._plan: _Plan | None = None
         self._exhausted = False
+        self._last_step = num_steps(site.graph, self._source) - 1
+        self._plans = Plans(site.start.plans)
+        self._deferred = self._plans.deferred
+        self._newest_cost: list[float] | None = None
         self._left_out = site.start.left_out
 
     def open(self) -> None:
@@ -58,6 +63,10 @@ class SourceStage(Stage):
         self._held_out.close()
         if self._planner is not None:
             self._planner.packer.close()
+
+    def on_notice(self, subject: str, fields: list[Any]) -> None:
+        assert subject == "cost", f"unknown notice {subject}"
+        self._newest_cost = fields[1:]
 
     def work(self) -> bool:
         if self._exhausted:
@@ -88,14 +97,16 @@ class SourceStage(Stage):
 
     def _make_plan(self, stretch: Stretch) -> _Plan:
         members = self._members(stretch)
-        ids = tuple(member.sample for member in members)
         planner = self._planner
         if planner is None:
-            round_ = Round(stretch.number, stretch.step, stretch.held_out, len(ids), 0, ())
+            round_ = Round(stretch.number, stretch.step, stretch.held_out, len(members), 0, ())
             return _Plan(round_, [[member] for member in members])
         source = self._held_out if stretch.held_out else self._source
-        self.take_in_hand(ids, Work("plan", stretch.step, stretch.held_out))
+        work = Work("plan", stretch.step, stretch.held_out)
+        self.take_in_hand(tuple(member.sample for member in members), work)
         measured = [m._replace(lengths=source.lengths(m.place)) for m in members]
+        if not stretch.held_out:
+            measured = self._settle_basis(stretch, planner, measured)
         packs = planner.plan(measured)
         lengths = [[m.lengths for m in pack if m.lengths is not None] for pack in packs]
         round_ = Round(
@@ -111,8 +122,27 @@ class SourceStage(Stage):
                 f"step {round_.step} has {round_.samples} samples and not one target token, so it "
                 "has no loss; expected labels other than -100 in at least one of them"
             )
-        self._report(round_, lengths, planner.packer)
+        ids = [[member.sample for member in pack] for pack in packs]
+        self._report(round_, lengths, ids, planner.packer)
         return _Plan(round_, packs)
+
+    def _settle_basis(
+        self, stretch: Stretch, planner: Planner, members: list[Member]
+    ) -> list[Member]:
+        """The members without those that the next step shall have; from here on the packer counts
+        with the cost of this step. Both are told to the coordinator where they are used."""
+        cost = None
+        if planner.packer.learns_cost():
+            cost = self._plans.cost_of(stretch.step, self._newest_cost)
+            if cost is not None:
+                planner.packer.learn_cost(**dict(zip(COEFFICIENTS, cost, strict=True)))
+        before, self._deferred = frozenset(self._deferred), ()
+        if stretch.step < self._last_step:
+            may = {member.sample for member in members} - before
+            self._deferred = tuple(m.sample for m in planner.defer(members, may=may))
+        if cost is not None or self._deferred:
+            self.site.notify("basis", stretch.step, cost, list(self._deferred))
+        return [member for member in members if member.sample not in self._deferred]
 
     def _members(self, stretch: Stretch) -> list[Member]:
         """The round's samples but the dead letters, not yet measured. A held-out sample's id is
@@ -120,7 +150,8 @@ class SourceStage(Stage):
         source = self._held_out if stretch.held_out else self._source
         total = source.num_samples()
         found = []
-        for index in range(stretch.start, stretch.stop):
+        before = () if stretch.held_out else self._deferred
+        for index in (*before, *range(stretch.start, stretch.stop)):
             sample = -1 - index if stretch.held_out else index
             if sample not in self._left_out:
                 found.append(Member(sample, index if total is None else index % total, None))
@@ -130,7 +161,9 @@ class SourceStage(Stage):
         assert self._planner is not None
         self.site.notify("left_out", sample, self._planner.name, reason)
 
-    def _report(self, round_: Round, packs: list[list[Lengths]], packer: Packer) -> None:
+    def _report(
+        self, round_: Round, packs: list[list[Lengths]], ids: list[list[int]], packer: Packer
+    ) -> None:
         """Tells the coordinator of the round's packs."""
         count = len(packs)
         tokens = [sum(length.tokens for length in pack) for pack in packs]
@@ -147,6 +180,7 @@ class SourceStage(Stage):
             "targets": [sum(length.targets for length in pack) for pack in packs],
             "room_tokens": [packer.max_tokens] * count,
             "cost": [packer.cost_of(pack) for pack in packs],
+            "sample_ids": ids,
         }
         self.site.notify("packs", columns)
 

@@ -8,6 +8,7 @@ Rules.
   when all inlets have closed it and all of its rows are dealt with.
 - Told to finish, the source begins no further round, and the stages that keep something make a
   checkpoint of where that ends.
+- The ranks of a gang do together what is a collective, as their muster says, and end together.
 - When its inlets have ended and its rounds are over, a stage ends its outlets and returns the
   leases of what its operator keeps; it is done when all leases on its own spans have come back.
 """
@@ -18,19 +19,22 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Literal
 
 from flowengine.api import Context
 from flowengine.api.context import Reported
 from flowengine.channel import Kind, Message
 from flowengine.errors import RunError
-from flowengine.pool import Payload, Span, inline_tensor, owner_of
+from flowengine.pool import Holdings, Payload, Span, inline_tensor, owner_of
 from flowengine.runtime.emission import Emission
 from flowengine.runtime.round import Round
 from flowengine.runtime.site import Site
 from flowengine.runtime.spans import Work
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+OTHER_RANKS = "the other ranks of its gang"
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,8 @@ class Stage(ABC):
     def __init__(self, site: Site) -> None:
         self.site = site
         self.spec = site.worker.stage
-        self.pool = site.pool
+        self.pool: Holdings = site.pool
+        self.muster = site.muster
         self.pool.on_free = self._on_free
         self.waits = Wait("starved", "its start")
         self.in_hand: tuple[int, ...] = ()
@@ -101,6 +106,8 @@ class Stage(ABC):
         elif kind == Kind.GRADIENT:
             for address, count in fields[0]:
                 self.on_gradient(address, count)
+        elif kind == Kind.GANG:
+            self.muster.on_message(sender, fields)
         else:
             assert kind == Kind.NOTICE, f"unknown message {kind} from worker {sender}"
             if fields[0] == "finish":
@@ -139,6 +146,8 @@ class Stage(ABC):
         work it is, for the record."""
         self.in_hand, self.work_now = samples, work
         self.site.on_hand(samples)
+        if work is not None:
+            self.site.on_work(work)
 
     def wait(self, state: Literal["starved", "blocked"], on: str) -> bool:
         """Says what is waited for; False."""
@@ -223,6 +232,10 @@ class Stage(ABC):
         if self.pool.num_spans:
             return self.wait("blocked", "its payloads still on lease")
         self._send_freed()
+        order = self.muster.agree(["end"], filled=self.finishing)
+        if order is None:
+            return self.wait("blocked", OTHER_RANKS)
+        self.finishing = order.filled[0]
         self.site.notify("done", self.site.worker.index, self.end())
         self.done, self.waits = True, Wait("done", "")
         return True

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from flowengine.api import Encoder, Objective, Packer, Source
-from flowengine.runtime.encoder_stage import EncoderStage
 from flowengine.runtime.function_stage import FunctionStage
-from flowengine.runtime.objective_stage import ObjectiveStage
 from flowengine.runtime.packer_stage import PackerStage
 from flowengine.runtime.site import Site
 from flowengine.runtime.source_stage import SourceStage
 from flowengine.runtime.stage import Stage
+from flowengine.runtime.tensor_encoder import TensorEncoder
+from flowengine.runtime.tensor_objective import TensorObjective
 
 _STAGES: tuple[tuple[type, type[Stage]], ...] = (
     (Source, SourceStage),
     (Packer, PackerStage),
-    (Encoder, EncoderStage),
-    (Objective, ObjectiveStage),
+    (Encoder, TensorEncoder),
+    (Objective, TensorObjective),
 )
 
 

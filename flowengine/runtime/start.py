@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from flowengine.api import Source
-from flowengine.checkpoint import find_checkpoint, open_checkpoint
+from flowengine.checkpoint import Manifest, find_checkpoint, newest_checkpoint, open_checkpoint
 from flowengine.errors import CheckpointError
 from flowengine.graph import Graph
 from flowengine.runtime.round import num_steps, stretches
@@ -26,7 +28,8 @@ class Start:
     """step: training steps behind it, and `losses` theirs. round: the first round's number.
 
     checkpoint: the directory that holds the weights; None begins with new ones.
-    dead_letters: samples to leave out. alone: samples to be put into packs of their own.
+    dead_letters: samples to leave out. alone: samples to be put into packs of their own. plans:
+    what the next plans depend on, see flowengine.runtime.plans.
     """
 
     step: int = 0
@@ -35,6 +38,7 @@ class Start:
     checkpoint: Path | None = None
     dead_letters: tuple[DeadLetter, ...] = ()
     alone: frozenset[int] = frozenset()
+    plans: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def left_out(self) -> frozenset[int]:
@@ -52,12 +56,25 @@ def start_behind(graph: Graph, path: Path) -> Start:
     directory = find_checkpoint(path)
     manifest = open_checkpoint(directory)
     manifest.refuse_another(graph, path=directory)
+    return start_from(manifest, graph, directory=directory.absolute())
+
+
+def start_behind_newest(graph: Graph, run_dir: Path) -> Start | None:
+    """The same behind the newest checkpoint of a run directory; None if it has none yet."""
+    newest = newest_checkpoint(run_dir)
+    return None if newest is None else start_behind(graph, newest)
+
+
+def start_from(manifest: Manifest, graph: Graph, *, directory: Path) -> Start:
+    """The start behind the checkpoint that `directory` holds; CheckpointError if the run ends
+    there."""
     return Start(
         step=manifest.step,
         round=_first_round(graph, manifest.step, path=directory),
         losses=tuple(manifest.losses),
-        checkpoint=directory.absolute(),
+        checkpoint=directory,
         dead_letters=tuple(DeadLetter(**letter) for letter in manifest.dead_letters),
+        plans=manifest.plans,
     )
 
 

@@ -24,6 +24,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 import torch
+import torch.distributed as dist
 
 from flowengine.channel import Kind, Link, Message
 from flowengine.errors import FlowError, OutOfBudgetError, StageError
@@ -32,8 +33,10 @@ from flowengine.pool import Pool
 from flowengine.runtime.board import Board, Notes
 from flowengine.runtime.boot import Boot
 from flowengine.runtime.clockwork import LONGEST, Clockwork, close_stage, failing, name_error
+from flowengine.runtime.mesh import open_mesh
+from flowengine.runtime.profiler import StepProfiler
 from flowengine.runtime.site import make_site
-from flowengine.runtime.spans import SpanLog
+from flowengine.runtime.spans import SpanLog, Work
 from flowengine.runtime.stacks import write_stacks_on_signal
 from flowengine.runtime.stage import Stage
 from flowengine.runtime.stages import make_stage
@@ -104,6 +107,7 @@ class _Worker:
         self._board = Board(boot.board)
         self._mine: list[tuple[int, Message]] = []
         self._stopped = False
+        self._profiler: StepProfiler | None = None
         worker = topology.workers[boot.index]
         self._stage: Stage = make_stage(
             make_site(
@@ -120,6 +124,7 @@ class _Worker:
                 clock=self._clock,
                 run_dir=boot.run_dir,
                 on_hand=self._take_in_hand,
+                on_work=self._on_work,
                 start=boot.start,
             )
         )
@@ -137,6 +142,8 @@ class _Worker:
             with suppress(Exception):  # What went wrong first is what is told.
                 self._stage.close()
             raise
+        if self._profiler is not None:
+            self._profiler.close()
         close_stage(self._stage)
         self._note(waits=True)
         self._send_spans()
@@ -145,13 +152,28 @@ class _Worker:
 
     def _run(self) -> None:
         with failing(self._stage, "failed to open"):
+            self._join_gang()
             self._stage.open()
+        if self._boot.profile:
+            self._profiler = StepProfiler(
+                self._boot.profile,
+                run_dir=self._boot.run_dir,
+                stages=[self._boot.label],
+                lag=self._stage.site.graph.staleness,
+                clock=self._clock,
+            )
         self._post(COORDINATOR, (Kind.NOTICE, "ready", self._boot.index, os.getpid()))
         while not self._stopped:
             moved = self._clockwork.run(self._stage)
             if not moved or self._clockwork.since_s - self._noted_s > NOTE_S:
                 self._note(waits=not moved)
             self._move_messages(wait=not moved and not self._mine)
+
+    def _join_gang(self) -> None:
+        if self._boot.rendezvous is not None:
+            site, gang = self._stage.site, self._stage.spec.gang
+            store = dist.FileStore(str(self._boot.rendezvous), gang.size)  # type: ignore[attr-defined]
+            site.mesh = open_mesh(gang, site.worker.rank, store)
 
     def _clock(self) -> float:
         return time.perf_counter() - self._boot.began
@@ -166,6 +188,10 @@ class _Worker:
 
     def _take_in_hand(self, samples: tuple[int, ...]) -> None:
         self._board.take_in_hand(self._boot.index, samples, now_s=self._clock())
+
+    def _on_work(self, work: Work) -> None:
+        if self._profiler is not None:
+            self._profiler.begin(self._boot.label, work)
 
     def _note(self, *, waits: bool) -> None:
         clockwork, stage = self._clockwork, self._stage
@@ -182,6 +208,8 @@ class _Worker:
             num_in_hand=0,
             in_hand=(),
             levels=stage.levels(),
+            disk_bytes=stage.pool.disk_bytes,
+            peak_disk_bytes=stage.pool.peak_disk_bytes,
         )
         self._board.write(self._boot.index, notes)
         if clockwork.spans is not None and clockwork.spans.is_due(clockwork.since_s):

@@ -23,9 +23,10 @@ from torch import Tensor, nn
 from flowengine.api import Encoder, Joined, Objective, Optimizer, Sample, Source, join_samples
 from flowengine.graph import Graph, check
 from flowengine.graph.description import StageSpec
+from flowengine.graph.dtype import master_dtype
 from flowengine.runtime import Runtime, execute
 from flowengine.runtime.events import Event, RunDone, StepDone
-from flowengine.runtime.trainer import build_module
+from flowengine.runtime.weights import build_module
 
 TOLERANCES = {"float32": 1e-5, "float64": 1e-10}
 """What packing and splitting may change: the order of sums."""
@@ -98,6 +99,9 @@ def verify(
 ) -> Comparison:
     """Runs the graph's first `steps` steps, and the plain model on the same samples.
 
+    Both compute in the graph's dtype, or in float32 where it is a half one, and so do all stages:
+    in bfloat16 no two ways to the same gradient are close.
+
     run_dir: empty or new; the run's files stay there. tolerance: None takes 1e-5 in fp32 and 1e-10
     in fp64. Raises GraphError for a graph that is refused, ValueError for one that trains nothing.
     """
@@ -135,8 +139,10 @@ def _held_fixed(graph: Graph, steps: int) -> Graph:
     graph.steps, graph.clip_norm, graph.staleness, graph.evaluations = steps, None, 0, []
     keeping = KeepGradients(steps=steps)
     graph.stages = [
-        replace(stage, optimizer=keeping if stage.trains else None) for stage in graph.stages
+        replace(stage, optimizer=keeping if stage.trains else None, dtype=None)
+        for stage in graph.stages
     ]
+    graph.dtype = master_dtype(graph.dtype)
     return graph
 
 

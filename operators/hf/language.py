@@ -26,9 +26,8 @@ class PretrainedLanguage(Objective[Any]):
 
     Loads the language model and its head, and nothing else of the checkpoint.
 
-    checkpoint, frozen, lora: as for PretrainedVision. checkpointing: compute every layer's
-    activations again in the backward instead of keeping them. others: the placeholder ids of
-    further modalities, whose encoders give rows of the model's width.
+    checkpoint, frozen, lora, checkpointing: as for PretrainedVision. others: the placeholder ids
+    of further modalities, whose encoders give rows of the model's width.
     """
 
     checkpoint: str
@@ -43,10 +42,14 @@ class PretrainedLanguage(Objective[Any]):
 
     def build(self) -> Any:
         family = family_of(self.checkpoint)
-        model = load_tuned(self.checkpoint, family.language, frozen=self.frozen, lora=self.lora)
+        model = load_tuned(
+            self.checkpoint,
+            family.language,
+            frozen=self.frozen,
+            lora=self.lora,
+            checkpointing=self.checkpointing,
+        )
         model.by_segments = use_segments(model.get_submodule(family.text))
-        if self.checkpointing:
-            model.activation_checkpointing_enable({"use_reentrant": False})
         return model
 
     def origin(self, module: Any) -> dict[str, str]:

@@ -26,7 +26,9 @@ class LoRA:
     targets: str | Sequence[str] = "all-linear"
 
 
-def load_tuned(path: str, part: Part, *, frozen: Sequence[str], lora: LoRA | None) -> Any:
+def load_tuned(
+    path: str, part: Part, *, frozen: Sequence[str], lora: LoRA | None, checkpointing: bool
+) -> Any:
     """The part as `load_part` gives it, with adapters if wanted; the rest frozen as asked.
 
     Raises ValueError for a prefix in `frozen` that no parameter has.
@@ -45,6 +47,9 @@ def load_tuned(path: str, part: Part, *, frozen: Sequence[str], lora: LoRA | Non
             parameter.requires_grad_(False)
     if lora is not None:
         _adapt(model, lora)
+    if checkpointing:
+        layers = model.get_submodule(part.own[0])
+        layers.activation_checkpointing_enable({"use_reentrant": False})
     model.originals = names
     return model
 

@@ -19,7 +19,8 @@ class PretrainedVision(Encoder[Any, Any]):
 
     checkpoint: a local directory as save_pretrained writes it. frozen: parameters whose name in the
     whole model starts with one of these keep their values (graph.add(freeze=True) keeps all of
-    them). lora: trains adapters instead of the weights.
+    them). lora: trains adapters instead of the weights. checkpointing: compute every layer's
+    activations again in the backward instead of keeping them.
 
     A sample's pictures stand in `Sample.media["image"]`, scaled to the size that `fit` of
     `family_of(checkpoint)` gives, and their layout in `Sample.grids["image"]`.
@@ -28,6 +29,7 @@ class PretrainedVision(Encoder[Any, Any]):
     checkpoint: str
     frozen: Sequence[str] = ()
     lora: LoRA | None = None
+    checkpointing: bool = False
     modality: ClassVar[str] = "image"
 
     def feature_shape(self) -> tuple[int, ...]:
@@ -35,7 +37,13 @@ class PretrainedVision(Encoder[Any, Any]):
 
     def build(self) -> Any:
         family = family_of(self.checkpoint)
-        return load_tuned(self.checkpoint, family.vision, frozen=self.frozen, lora=self.lora)
+        return load_tuned(
+            self.checkpoint,
+            family.vision,
+            frozen=self.frozen,
+            lora=self.lora,
+            checkpointing=self.checkpointing,
+        )
 
     def origin(self, module: Any) -> dict[str, str]:
         return origin_of(self.checkpoint, module)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,8 @@ def test_a_sample_tells_what_happened_to_it(run_dir: Path) -> None:
         "encoder",
         "gradient",
     )
+    code, text = ask(run_dir, "--sample", "10", "--json")
+    assert json.loads(text) == [{**asdict(entry), "shape": list(entry.shape)}]
     code, text = ask(run_dir, "--sample", "10")
     assert code == 0
     assert re.search(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,9 @@ def test_verify_prints_differences_and_exits_by_them(tmp_path: Path) -> None:
     wrong = invoke("verify", f"{file}:wrong", "--runtime", "inline")
     assert wrong.exit_code == 1
     assert "differs: loss by" in wrong.output
+    told = json.loads(invoke("verify", f"{file}:wrong", "--runtime", "inline", "--json").output)
+    assert told["agrees"] is False
+    assert max(told["differences"]["model"].values()) > told["tolerance"]
 
 
 def test_export_refuses_a_run_without_a_checkpoint(tmp_path: Path) -> None:

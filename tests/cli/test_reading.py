@@ -72,10 +72,24 @@ def test_trace(finished: Path, tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     assert flowengine("trace", finished, "-o", path).stdout.strip() == str(path)
     assert len(json.loads(path.read_text())["traceEvents"]) > 100
+    some = json.loads(flowengine("trace", finished, "--steps", "2-3", "--json").stdout)
+    assert 20 < len(some["traceEvents"]) < len(json.loads(path.read_text())["traceEvents"])
+
+
+WRITING = ("export", "new")
+
+
+@pytest.mark.parametrize("command", sorted(set(main.commands) - set(WRITING)))
+def test_json_everywhere(command: str) -> None:
+    """Every verb but those that only write files tells programs what it tells people."""
+    assert "--json" in flowengine(command, "--help").stdout
 
 
 def test_draw_a_run(finished: Path, tmp_path: Path) -> None:
-    """draw --run says how busy the stages were, as text and as a picture."""
+    """draw --run says how busy the stages were, as text, as JSON and as a picture."""
+    drawn = json.loads(flowengine("draw", "--run", finished, "--json").stdout)
+    assert sum(stage["name"] in drawn["busy"] for stage in drawn["stages"]) == 5
+    assert "bottleneck" in drawn
     text = flowengine("draw", "--run", finished).stdout
     assert text.startswith("flowchart LR\n")
     assert text.count("% busy") == 5

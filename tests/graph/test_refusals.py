@@ -83,7 +83,7 @@ def test_no_mistake() -> None:
         ),
         pytest.param(
             lambda d: d.graph.add(Score(), d.model["answers"], freeze=True),
-            r"stage 'score' \(.*\): has no weights; remove optimizer= and freeze=",
+            r"stage 'score' \(.*\): has no weights; remove optimizer=, freeze= and dtype=",
             id="frozen sink",
         ),
         pytest.param(
@@ -141,7 +141,7 @@ def test_what_is_added_by_mistake(mistake: Mistake, message: str) -> None:
         ({"staleness": -1}, r"staleness is -1; expected a whole number of at least 0"),
         ({"clip_norm": 0.0}, r"clip_norm is 0.0; expected a positive number, or None"),
         ({"clip_norm": "1"}, r"clip_norm is '1'; expected a positive number, or None"),
-        ({"dtype": "bfloat16"}, r"dtype is 'bfloat16'; expected 'float32' or 'float64'"),
+        ({"dtype": "int8"}, r"dtype is 'int8'; expected one of"),
     ],
 )
 def test_settings_of_the_graph(settings: dict[str, Any], message: str) -> None:

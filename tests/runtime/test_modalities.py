@@ -28,7 +28,7 @@ from flowengine.operators.language import LanguageModel
 from flowengine.operators.packing import CostPacker
 from flowengine.operators.vision import VisionEncoder
 from flowengine.runtime import Runtime
-from flowengine.runtime.trainer import build_module
+from flowengine.runtime.weights import build_module
 
 SERIES = VOCABULARY
 

@@ -14,12 +14,14 @@ from torch import Tensor, nn
 
 from flowengine.channel import Message
 from flowengine.errors import RunError
+from flowengine.graph.dtype import DType
 from flowengine.pool import Pool
 from flowengine.runtime.coordinator import Coordinator
 from flowengine.runtime.segments import make_segments
 from flowengine.runtime.site import make_site
 from flowengine.runtime.topology import COORDINATOR, Topology
-from flowengine.runtime.trainer import Trainer, build_module
+from flowengine.runtime.trainer import Trainer
+from flowengine.runtime.weights import build_module
 
 
 class Trainers:
@@ -86,7 +88,7 @@ def assert_equal(one: nn.Module, other: nn.Module) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("replicas", [1, 2, 7])
-def test_replicas_stay_equal_to_the_bit(replicas: int, dtype: str, tmp_path: Path) -> None:
+def test_replicas_stay_equal_to_the_bit(replicas: int, dtype: DType, tmp_path: Path) -> None:
     """After every step all replicas have the same weights, which are those of one optimizer on the
     gradients' sum in the order of the replicas."""
     trainers = Trainers(tmp_path, replicas=replicas, dtype=dtype, clip_norm=None, steps=3)
@@ -146,7 +148,7 @@ def test_a_gradient_may_be_missing_on_some_replicas(tmp_path: Path) -> None:
 @pytest.mark.parametrize("clip_norm", [1e-3, 1.0, 1e6])
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_clipping_is_torchs_to_the_bit(
-    replicas: int, clip_norm: float, dtype: str, tmp_path: Path
+    replicas: int, clip_norm: float, dtype: DType, tmp_path: Path
 ) -> None:
     """Gradients of all stages are clipped as clip_grad_norm_ clips them in one process."""
     trainers = Trainers(tmp_path, replicas=replicas, clip_norm=clip_norm, dtype=dtype)

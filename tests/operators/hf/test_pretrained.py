@@ -195,14 +195,6 @@ def test_a_frozen_prefix_stays(checkpoints: dict[str, str], tmp_path: Path) -> N
             assert not torch.equal(weight, base[name]), name
 
 
-def test_checkpointing_changes_no_gradient(checkpoints: dict[str, str], tmp_path: Path) -> None:
-    """Activations of the language model computed twice give the same gradients."""
-    path = checkpoints["qwen3"]
-    language = PretrainedLanguage(checkpoint=path, checkpointing=True)
-    graph = pretrained_graph(path, dtype="float64", language=language)
-    assert verify(graph, run_dir=tmp_path, runtime="inline").agrees
-
-
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_samples_of_a_pack_do_not_see_each_other(kind: str, checkpoints: dict[str, str]) -> None:
     """The losses of samples add up, in any order of the pack, to the whole model's."""
