@@ -22,7 +22,7 @@ import torch
 from safetensors import SafetensorError
 
 import flowengine.checkpoint.part
-import flowengine.checkpoint.publish
+import flowengine.checkpoint.folder
 import flowengine.pool.tiers
 from flowengine import Graph
 from flowengine.api import GradientReturn, Gradients
@@ -36,7 +36,7 @@ SPILLS = 3
 PLACES: dict[str, tuple[Any, str]] = {
     "tensors of a part": (flowengine.checkpoint.part, "save_file"),
     "index of a part": (flowengine.checkpoint.part, "write_synced"),
-    "manifest": (flowengine.checkpoint.publish, "write_synced"),
+    "manifest": (flowengine.checkpoint.folder, "write_synced"),
     "rename": (Path, "rename"),
 }
 """Where a checkpoint can be cut short: before and after each of these calls."""
