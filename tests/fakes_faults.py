@@ -21,9 +21,8 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-import flowengine.checkpoint.part
 import flowengine.checkpoint.folder
-import flowengine.pool.tiers
+import flowengine.checkpoint.part
 from flowengine import Graph
 from flowengine.api import GradientReturn, Gradients
 from flowengine.api.values import Sample
