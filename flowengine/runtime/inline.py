@@ -53,8 +53,9 @@ class InlineRun:
         observe: Observer,
         start: Start = BEGINNING,
         profile: Sequence[range] = (),
+        began: float | None = None,
     ) -> None:
-        self._began = time.perf_counter()
+        self._began = time.perf_counter() if began is None else began
         self._run_dir = run_dir
         self._start_s = 0.0
         self._topology = Topology(without_gangs(graph))
