@@ -188,9 +188,27 @@ def draw_packs(files: RunFiles) -> list[str]:
         label = "cost of the pack / mean of its step"
         drawn.append(histogram(evens, name="balance", x_label=label))
     text = f"{len(packs)} packs, {sum(fills) / len(fills):.0%} full in the mean."
+    text += _describe_cost(files.report)
     if worst:
         text += f" A step's costliest pack costs {sum(worst) / len(worst):.2f} times its mean pack."
     return [f'<div class="pair">{"".join(drawn)}</div>', _note(text)]
+
+
+def _describe_cost(report: Mapping[str, Any]) -> str:
+    """How well a cost fits the packs' measured times."""
+    last, drifts = report["cost"]["last"], report["cost"]["drifts"]
+    said = (
+        f" {report['deferred']} samples were left to the next step." if report["deferred"] else ""
+    )
+    if last is None:
+        return said
+    said += (
+        f" Measured, a sample of n tokens takes {1e6 * last['linear']:.3g} n + "
+        f"{1e6 * last['quadratic']:.3g} n² + {1e6 * last['constant']:.3g} us; the residual "
+        f"over {last['packs']} packs is {last['residual']:.0%} of their mean time."
+    )
+    steps = ", ".join(str(drift["step"]) for drift in drifts[:8])
+    return said + (f" The cost before it drifted at step {steps}." if drifts else "")
 
 
 def draw_staleness(staleness: Sequence[int]) -> str:

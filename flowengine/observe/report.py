@@ -18,6 +18,11 @@
                       replicas: the same one by one
     pool              peak_bytes, capacity_bytes, disk_peak_bytes, disk_capacity_bytes, packs,
                       mean_pack_fill (tokens over room)
+    deferred          samples that were left to the next step, counted once each
+    cost              of packs, as measured: fits, how many there were; last, the fields of the
+                      last (linear, quadratic, constant in seconds; residual as a part of the mean
+                      time; packs), null if there is none; drifts: {step, wall_s, error} of every
+                      time that the fit no longer held
     results           what operators reported last: by stage and name
                       evaluations: a list of {step, wall_s, results}, in order, where results holds
                       what the stages that read answers reported, by stage and name
@@ -36,6 +41,7 @@ import os
 import platform
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -83,6 +89,12 @@ def make_report(
             "disk_capacity_bytes": pool.disk_capacity_bytes if pool else None,
             "packs": packs,
             "mean_pack_fill": sum(s.fill * s.packs for s in steps) / packs if packs else None,
+        },
+        "deferred": sum(step.deferred for step in steps),
+        "cost": {
+            "fits": len(tally.fits),
+            "last": asdict(tally.fits[-1]) if tally.fits else None,
+            "drifts": [asdict(drift) for drift in tally.drifts],
         },
         "results": {**tally.results, "evaluations": _evaluations(tally, graph)},
         "weights": dict(done.weights) if done else {},

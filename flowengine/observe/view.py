@@ -96,6 +96,8 @@ def summary_lines(tally: Tally, run_dir: Path | None) -> list[str]:
     if tally.status is not None:
         shares = sorted(_busy_shares(tally.status).items(), key=lambda item: -item[1])[:3]
         lines.append("busiest: " + ", ".join(f"{name} {share:.0%}" for name, share in shares))
+    if tally.fits:
+        lines.append(cost_line(tally))
     for stage, results in tally.results.items():
         for name, value in results.items():
             label = name if name == stage else f"{stage} {name}"
@@ -103,6 +105,14 @@ def summary_lines(tally: Tally, run_dir: Path | None) -> list[str]:
     if run_dir is not None:
         lines.append(f"run directory: {run_dir}")
     return lines
+
+
+def cost_line(tally: Tally) -> str:
+    """How well a cost fits the packs' measured times, as one line of text."""
+    last = tally.fits[-1]
+    text = f"cost of packs: fitted to {last.packs} packs, residual {last.residual:.0%}"
+    drifts = len(tally.drifts)
+    return text + (f", drifted {drifts} {'times' if drifts > 1 else 'time'}" if drifts else "")
 
 
 def format_value(value: Any) -> str:

@@ -46,6 +46,8 @@ class ObjectiveStage(Stage):
         self.objective: Objective[Any] = self.spec.what
         self.returns = site.topology.feedback_modalities()
         self._losses: list[tuple[int, float, int]] = []
+        self._times: list[tuple[list[int], float]] = []
+        self._is_warm = False
         self._unsent: list[Emission] = []
         self._slot = 0
         self.filled: tuple[bool, ...] = ()
@@ -68,6 +70,10 @@ class ObjectiveStage(Stage):
         self.objective.close()
         for operator in self.returns.values():
             operator.close()
+        if "trainer" in vars(self):
+            self.trainer.close()
+        if "trainer" in vars(self):
+            self.trainer.close()
 
     def on_notice(self, subject: str, fields: list[Any]) -> None:
         self.trainer.on_notice(subject, fields)
@@ -124,6 +130,7 @@ class ObjectiveStage(Stage):
         what = "answer" if round_.held_out else "train"
         work = Work(what, round_.step, round_.held_out, row.pack)
         self.take_in_hand(tuple(member[0] for member in row.tree), work)
+        began = self.site.clock()
         features = self._take_features(row)
         if round_.held_out:
             self._answer(row, features, round_)
@@ -131,6 +138,9 @@ class ObjectiveStage(Stage):
             self._losses.append((row.pack, *self.train(row, features, round_)))
         self._give_up_features(features, round_)
         inlet.give_back([row])
+        if self._is_warm and not round_.held_out:
+            lengths = [tree["tokens"].shape[0] for _, tree, _ in row.tree]
+            self._times.append((lengths, self.site.clock() - began))
 
     def _take_features(self, row: Row) -> FeaturesOf:
         features: FeaturesOf = {}
@@ -176,6 +186,10 @@ class ObjectiveStage(Stage):
             if self.site.worker.leads:
                 self.site.notify("losses", round_.step, self.site.worker.way, self._losses)
             self._losses = []
+            if self._times:
+                self.site.notify("times_of", round_.step, self._times)
+            self._times = []
+            self._is_warm = True
             if self.trainer.trains:
                 self.work_now = Work("optimizer", round_.step)
                 self.trainer.finish_step(round_.step)

@@ -56,6 +56,7 @@ def make_publisher(topology: Topology, coordinator: Coordinator, *, folder: Fold
         keep_last=kept.keep_last if kept else 1,
         losses=lambda: coordinator.losses,
         dead_letters=lambda: [asdict(letter) for letter in coordinator.dead_letters],
+        plans=coordinator.plans.behind,
     )
 
 

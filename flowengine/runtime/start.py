@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from flowengine.api import Source
 from flowengine.checkpoint import Manifest, find_checkpoint, newest_checkpoint, open_checkpoint
@@ -26,7 +28,8 @@ class Start:
     """step: training steps behind it, and `losses` theirs. round: the first round's number.
 
     checkpoint: the directory that holds the weights; None begins with new ones.
-    dead_letters: samples to leave out. alone: samples to be put into packs of their own.
+    dead_letters: samples to leave out. alone: samples to be put into packs of their own. plans:
+    what the next plans depend on, see flowengine.runtime.plans.
     """
 
     step: int = 0
@@ -35,6 +38,7 @@ class Start:
     checkpoint: Path | None = None
     dead_letters: tuple[DeadLetter, ...] = ()
     alone: frozenset[int] = frozenset()
+    plans: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def left_out(self) -> frozenset[int]:
@@ -47,7 +51,8 @@ BEGINNING = Start()
 
 def start_behind(graph: Graph, path: Path) -> Start:
     """The start behind the newest checkpoint of the run directory `path`, or behind the checkpoint
-    `path`. CheckpointError if there is none, or if it is another graph's."""
+    `path`; behind the last step nothing is left but to write the weights. CheckpointError if there
+    is no checkpoint, or if it is another graph's or of a longer run."""
     directory = find_checkpoint(path)
     manifest = open_checkpoint(directory)
     manifest.refuse_another(graph, path=directory)
@@ -69,15 +74,20 @@ def start_from(manifest: Manifest, graph: Graph, *, directory: Path) -> Start:
         losses=tuple(manifest.losses),
         checkpoint=directory,
         dead_letters=tuple(DeadLetter(**letter) for letter in manifest.dead_letters),
+        plans=manifest.plans,
     )
 
 
 def _first_round(graph: Graph, step: int, *, path: Path) -> int:
     source = next(stage.what for stage in graph.stages if isinstance(stage.what, Source))
     total = num_steps(graph, source)
+    if step > total:
+        raise CheckpointError(
+            f"{path}: is behind step {step}, and the run has {total}; pass a larger steps= to go on"
+        )
+    number = 0
     for stretch in stretches(graph, source):
         if stretch.step >= step:
             return stretch.number
-    raise CheckpointError(
-        f"{path}: is behind step {step}, and the run has {total}; pass a larger steps= to go on"
-    )
+        number = stretch.number + 1
+    return number
