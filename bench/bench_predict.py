@@ -41,14 +41,18 @@ VARIANTS = {"digit_cards": ("one", "two", "lockstep"), "larger": ("one", "two")}
 def build_graph(name: str, *, steps: int, seed: int) -> Any:
     """The graph without evaluations; "larger" has four times the work per sample."""
     from flowengine.graphs.digit_cards import build
+    from flowengine.operators.language import LanguageModel
+    from flowengine.operators.sources import DigitCards
+    from flowengine.operators.vision import VisionEncoder
 
     graph = build(steps=steps, seed=seed, samples=64 if name == "digit_cards" else 32)
     graph.evaluations.clear()
     graph.stages = [stage for stage in graph.stages if stage.signature.outputs]
     if name == "larger":
-        eye, model = graph.stage("vision_encoder").what, graph.stage("language_model").what
-        eye.width, eye.depth, eye.heads, eye.output = 128, 4, 4, 256
-        model.width, model.depth = 256, 4
+        graph.stage("vision_encoder").what = VisionEncoder(width=128, depth=4, heads=4, output=256)
+        words = DigitCards.vocabulary
+        model = LanguageModel(vocabulary=words, width=256, depth=4, groups=8)
+        graph.stage("language_model").what = model
     return graph
 
 

@@ -93,8 +93,9 @@ def read_profile(path: Path) -> Profile:
         fields = json.loads(table.schema.metadata[KEY])
         stages = {}
         for name, stage in fields.pop("stages").items():
-            lines = {key: Line(**stage.pop(key)) for key in ("forward", "backward", "kept_bytes")}
-            stages[name] = StageProfile(**lines, **stage)
+            for key in ("forward", "backward", "kept_bytes"):
+                stage[key] = Line(**stage[key])
+            stages[name] = StageProfile(**stage)
         read, join = Line(**fields.pop("read")), Line(**fields.pop("join"))
         fields["slowdown"] = tuple(fields["slowdown"])
         return Profile(stages=stages, read=read, join=join, measured=table.to_pylist(), **fields)
