@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from flowengine.api import Packer, Source
 from flowengine.errors import InterruptedRunError, WorkerLostError
@@ -16,7 +17,10 @@ from flowengine.runtime.recovery import Recovery
 from flowengine.runtime.round import num_steps
 from flowengine.runtime.start import BEGINNING, Start, start_behind_newest
 
-Runtime = Literal["inline", "local"]
+if TYPE_CHECKING:
+    from flowengine.runtime.local import LocalRun
+
+Runtime = Literal["inline", "local", "ray"]
 STALL_S = 60.0
 
 
@@ -24,6 +28,7 @@ def execute(
     graph: Graph,
     *,
     runtime: Runtime,
+    address: str | None = None,
     run_dir: Path,
     observe: Observer,
     start: Start = BEGINNING,
@@ -33,6 +38,7 @@ def execute(
 ) -> None:
     """Runs a checked graph to its end and writes its weights to run_dir/weights.
 
+    address: of the Ray cluster, for the ray runtime.
     max_restarts: how often the run may go back to its last checkpoint after a worker's death.
     stall_s: after so many seconds in which nobody is at work the run is given up (local runtime).
     profile: the steps that torch's profiler is on.
@@ -51,7 +57,10 @@ def execute(
         if runtime == "inline":
             InlineRun(graph, run_dir=run_dir, observe=observe, start=start, profile=profile).run()
         else:
-            _run_local(graph, run_dir, observe, start, max_restarts, began, stall_s, profile)
+            with _supervised(runtime, address) as kind:
+                _run_again(
+                    kind, graph, run_dir, observe, start, max_restarts, began, stall_s, profile
+                )
     except InterruptedRunError:
         raise
     except BaseException as error:
@@ -59,7 +68,24 @@ def execute(
         raise
 
 
-def _run_local(
+@contextmanager
+def _supervised(runtime: Runtime, address: str | None) -> Iterator[type[LocalRun]]:
+    """What runs the graph in other processes, here or on a cluster."""
+    if runtime == "ray":
+        from flowengine.runtime.cluster.connect import connected
+
+        with connected(address):
+            from flowengine.runtime.cluster.run import RayRun
+
+            yield RayRun
+    else:
+        from flowengine.runtime.local import LocalRun
+
+        yield LocalRun
+
+
+def _run_again(
+    kind: type[LocalRun],
     graph: Graph,
     run_dir: Path,
     observe: Observer,
@@ -69,14 +95,12 @@ def _run_local(
     stall_s: float,
     profile: Sequence[range],
 ) -> None:
-    from flowengine.runtime.local import LocalRun
-
     recovery = Recovery(
         start, newest=lambda: start_behind_newest(graph, run_dir), max_restarts=max_restarts
     )
     while True:
         try:
-            LocalRun(
+            kind(
                 graph,
                 run_dir=run_dir,
                 observe=observe,
