@@ -208,6 +208,8 @@ class StageActor:
             frames.append(encode(message)[4:])
             if message[0] in (Kind.GRADIENT, Kind.RELEASE):
                 self._give_back(message, written)
+            elif message[0] == Kind.GANG:
+                self._send_all()  # The next call is a collective, which waits for who reads this.
 
     def _give_back(self, message: Message, written: Written) -> None:
         for address, count in message[1]:
