@@ -75,11 +75,11 @@ def test_two_nodes_compute_what_one_process_does(cluster: Any, tmp_path: Path) -
     both nodes."""
     from flowengine.runtime.cluster.run import RayRun
 
-    graph = small_graph(replicas=2, evaluate=4)
-    inline = run_graph(graph, tmp_path / "inline")
-    ran = run_graph(graph, tmp_path / "ray", runtime="ray")
+    inline = run_graph(small_graph(replicas=2, evaluate=4), tmp_path / "inline")
+    ran = run_graph(small_graph(replicas=2, evaluate=4), tmp_path / "ray", runtime="ray")
     assert ran.losses == inline.losses
     assert [report.value for report in ran.reports] == [r.value for r in inline.reports]
+    graph = small_graph()
     check(graph)
     run = RayRun(graph, run_dir=tmp_path / "again", observe=lambda _: None)
     run.run()
