@@ -26,7 +26,7 @@ from flowengine.runtime.cluster.actor import ActorBoot, StageActor
 from flowengine.runtime.death import told_error
 from flowengine.runtime.events import Status
 from flowengine.runtime.local import TICK_S, LocalRun
-from flowengine.runtime.threads import computes
+from flowengine.runtime.threads import computes, threads_of
 from flowengine.runtime.topology import COORDINATOR, WorkerSpec
 
 PLACE_S = 60.0
@@ -67,7 +67,7 @@ class RayRun(LocalRun):
                 graph_file=graph.file,
                 run_dir=self._run_dir.absolute(),
                 began=self._began_wall,
-                num_threads=1,
+                num_threads=threads_of(worker, self._topology),
                 start=self._start_at,
                 rendezvous=self._rendezvous.of(worker),
             )
