@@ -5,6 +5,7 @@
     catalogue.parquet    one row per entry of the pool, freed or used up (flowengine.pool.catalogue)
     spans.parquet        what every stage replica did when (flowengine.observe.tables)
     packs.parquet        every pack as planned
+    dead_letters.parquet the samples that were left out, and why
     occupancy.parquet    how full the pool and the channels were
     run.json             what was asked for, and the graph as drawn; written before the run
     status.json          the last look at the stages (flowengine.observe.status_file)
@@ -17,7 +18,7 @@ every file and column.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
@@ -28,7 +29,7 @@ from flowengine.observe.event_json import dump_json, event_json
 from flowengine.observe.report import describe_config, make_report
 from flowengine.observe.sketch import sketch_graph
 from flowengine.observe.status_file import StatusFile
-from flowengine.observe.tables import OCCUPANCY, PACKS, SPANS, TableFile
+from flowengine.observe.tables import DEAD_LETTERS, OCCUPANCY, PACKS, SPANS, TableFile
 from flowengine.observe.tally import Tally
 from flowengine.pool.catalogue import SCHEMA
 from flowengine.runtime.events import (
@@ -50,8 +51,17 @@ class Recorder:
     ended the run, the files are complete afterwards.
     """
 
-    def __init__(self, graph: Graph, *, run_dir: Path, command: Sequence[str]) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        *,
+        run_dir: Path,
+        command: Sequence[str],
+        predicted: Mapping[str, Any] | None = None,
+    ) -> None:
+        """predicted: what the plan expects that the run follows; the report holds it against it."""
         self.report: dict[str, Any] | None = None
+        self._predicted = predicted
         self._graph = graph
         self._run_dir = run_dir
         self._config = describe_config(graph, command=command)
@@ -102,14 +112,27 @@ class Recorder:
             return
         self._metrics.close()
         self._metrics = None
+        self._write_dead_letters()
         for table in (self._catalogue, self._spans, self._packs, self._occupancy):
             table.close()
         if self._tally.done is None and self._tally.error is None:
             self._tally.error = error
         self.report = make_report(
-            self._tally, graph=self._graph, config=self._config, run_dir=self._run_dir
+            self._tally,
+            graph=self._graph,
+            config=self._config,
+            run_dir=self._run_dir,
+            predicted=self._predicted,
         )
         write_synced(self._run_dir / "report.json", dump_json(self.report, indent=2) + "\n")
+
+    def _write_dead_letters(self) -> None:
+        letters = list(self._tally.dead_letters.values())
+        table = TableFile(self._run_dir / "dead_letters.parquet", DEAD_LETTERS)
+        table.write(
+            {name: [getattr(letter, name) for letter in letters] for name in DEAD_LETTERS.names}
+        )
+        table.close()
 
     def __enter__(self) -> Recorder:
         return self

@@ -1,15 +1,15 @@
-"""Runs a graph on one of the runtimes, and on again where a worker died."""
+"""Runs a graph on one of the runtimes, and on again after a death or a bad sample."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from flowengine.api import Packer, Source
-from flowengine.errors import InterruptedRunError, WorkerLostError
+from flowengine.errors import InterruptedRunError, RefusedSampleError, WorkerLostError
 from flowengine.graph import Graph
 from flowengine.runtime.events import LeftOut, Observer, Restarted, RunFailed, RunStarted
 from flowengine.runtime.inline import InlineRun
@@ -54,13 +54,12 @@ def execute(
         for stage in graph.stages:
             if isinstance(stage.what, Packer):
                 stage.what.prepare()
-        if runtime == "inline":
-            InlineRun(graph, run_dir=run_dir, observe=observe, start=start, profile=profile).run()
-        else:
-            with _supervised(runtime, address) as kind:
-                _run_again(
-                    kind, graph, run_dir, observe, start, max_restarts, began, stall_s, profile
-                )
+        recovery = Recovery(
+            start, newest=lambda: start_behind_newest(graph, run_dir), max_restarts=max_restarts
+        )
+        with _reached(runtime, address):
+            run = _runner(runtime, graph, run_dir, observe, began, stall_s, profile)
+            _run_on(run, recovery, start, observe, began)
     except InterruptedRunError:
         raise
     except BaseException as error:
@@ -68,52 +67,67 @@ def execute(
         raise
 
 
-@contextmanager
-def _supervised(runtime: Runtime, address: str | None) -> Iterator[type[LocalRun]]:
-    """What runs the graph in other processes, here or on a cluster."""
-    if runtime == "ray":
-        from flowengine.runtime.cluster.connect import connected
+def _reached(runtime: Runtime, address: str | None) -> AbstractContextManager[None]:
+    """Within, the cluster is there, if the runtime needs one."""
+    if runtime != "ray":
+        return nullcontext()
+    from flowengine.runtime.cluster.connect import connected
 
-        with connected(address):
-            from flowengine.runtime.cluster.run import RayRun
-
-            yield RayRun
-    else:
-        from flowengine.runtime.local import LocalRun
-
-        yield LocalRun
+    return connected(address)
 
 
-def _run_again(
-    kind: type[LocalRun],
+def _runner(
+    runtime: Runtime,
     graph: Graph,
     run_dir: Path,
     observe: Observer,
-    start: Start,
-    max_restarts: int,
     began: float,
     stall_s: float,
     profile: Sequence[range],
+) -> Callable[[Start], None]:
+    """Runs the graph once, from a start on."""
+    if runtime == "inline":
+        return lambda start: InlineRun(
+            graph, run_dir=run_dir, observe=observe, start=start, began=began, profile=profile
+        ).run()
+    kind = _supervisor(runtime)
+    return lambda start: kind(
+        graph,
+        run_dir=run_dir,
+        observe=observe,
+        start=start,
+        began=began,
+        stall_s=stall_s,
+        profile=profile,
+    ).run()
+
+
+def _supervisor(runtime: Runtime) -> type[LocalRun]:
+    if runtime == "ray":
+        from flowengine.runtime.cluster.run import RayRun
+
+        return RayRun
+    from flowengine.runtime.local import LocalRun
+
+    return LocalRun
+
+
+def _run_on(
+    run: Callable[[Start], None],
+    recovery: Recovery,
+    start: Start,
+    observe: Observer,
+    began: float,
 ) -> None:
-    recovery = Recovery(
-        start, newest=lambda: start_behind_newest(graph, run_dir), max_restarts=max_restarts
-    )
     while True:
         try:
-            kind(
-                graph,
-                run_dir=run_dir,
-                observe=observe,
-                start=start,
-                began=began,
-                stall_s=stall_s,
-                profile=profile,
-            ).run()
+            run(start)
             return
-        except WorkerLostError as lost:
-            before, start = start, recovery.restart(lost)
+        except (WorkerLostError, RefusedSampleError) as error:
+            left_out = start.left_out
+            start = recovery.go_on(error)
             now = time.perf_counter() - began
             for letter in start.dead_letters:
-                if letter.sample not in before.left_out:
+                if letter.sample not in left_out:
                     observe(LeftOut(letter.sample, now, letter.stage, letter.reason))
-            observe(Restarted(start.step, now, recovery.restarts, str(lost)))
+            observe(Restarted(start.step, now, recovery.restarts, str(error)))
