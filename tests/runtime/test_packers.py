@@ -91,6 +91,7 @@ class Bench:
             segment.close()
 
     def _post(self, worker: int, message: Message) -> None:
+        del worker
         if message[0] == Kind.ROWS:
             self.packs += [[member[0] for member in Row(*row).tree] for row in message[2]]
 
