@@ -7,6 +7,7 @@
     +-- SampleError                a sample cannot be trained on: broken, too long, without target
     +-- RunError                   a run ended early
         +-- StageError             an operator raised; names stage, replica and samples
+        +-- RefusedSampleError     a stage raised SampleError, and the run is to go on without it
         +-- WorkerLostError        a worker process died; names stage, replica and samples
         +-- StallError             nothing can progress; names who waits for what
         +-- OutOfBudgetError       disk, memory or file descriptors ran out; names which
@@ -34,7 +35,8 @@ class PlanError(FlowError, ValueError):
 
 
 class SampleError(FlowError):
-    """A source cannot give this sample; the message names it. The data are wrong, not a program."""
+    """This sample cannot be given or processed; the message names it. The data are wrong, not a
+    program. What becomes of the sample, `graph.add(bad_samples=)` says."""
 
 
 class RunError(FlowError):
@@ -55,6 +57,23 @@ class WorkerLostError(RunError):
         super().__init__(text)
         self.worker = worker
         self.samples = samples
+
+
+class RefusedSampleError(RunError):
+    """A stage raised SampleError, and its graph wants such samples left out.
+
+    stage: its name. samples: ids of those it had in hand. reason: what it said. spares: how many
+    it may leave out in all.
+    """
+
+    def __init__(
+        self, text: str, *, stage: str, samples: tuple[int, ...], reason: str, spares: float
+    ) -> None:
+        super().__init__(text)
+        self.stage = stage
+        self.samples = samples
+        self.reason = reason
+        self.spares = spares
 
 
 class StallError(RunError):

@@ -6,6 +6,7 @@ streams or the pool; several streams on one port are merged, several ports are j
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -17,6 +18,17 @@ from flowengine.graph.size import parse_bytes
 
 POOL = "pool"
 Activations = Literal["stash", "recompute"]
+
+
+@dataclass(frozen=True)
+class Skip:
+    """Leave out up to `limit` bad samples of a stage; one more ends the run."""
+
+    limit: int
+
+
+BadSamples = Literal["raise", "dead-letter"] | Skip
+"""What becomes of a sample that an operator raises SampleError for."""
 
 
 @dataclass(frozen=True)
@@ -89,11 +101,19 @@ class StageSpec:
     threads: int | None = None
     credits: Credits = field(default_factory=Credits)
     dtype: DType | None = None
+    bad_samples: BadSamples = "raise"
 
     @property
     def trains(self) -> bool:
         """Whether this stage has weights that the run updates."""
         return isinstance(self.what, Trainable) and not self.freeze
+
+    @property
+    def spares(self) -> float:
+        """How many bad samples this stage may leave out."""
+        if isinstance(self.bad_samples, Skip):
+            return self.bad_samples.limit
+        return math.inf if self.bad_samples == "dead-letter" else 0
 
     @property
     def num_workers(self) -> int:

@@ -17,6 +17,7 @@ from flowengine.errors import GraphError
 from flowengine.graph.description import (
     POOL,
     Activations,
+    BadSamples,
     CheckpointSpec,
     Credits,
     Endpoint,
@@ -96,6 +97,7 @@ class Graph:
         window: int | None = None,
         credits: Credits | None = None,
         dtype: DType | None = None,
+        bad_samples: BadSamples = "raise",
     ) -> Stream:
         """Adds a stage that runs `what` on these streams, one per input port; the stage's stream.
 
@@ -110,6 +112,11 @@ class Graph:
         dtype: of the operator's weights, features and their gradients; None for the graph's. In
             "bfloat16" the optimizer steps on float32 masters of the weights; "float16" is for
             frozen operators.
+        bad_samples: what becomes of a sample that the operator raises SampleError for: "raise" ends
+            the run; Skip(limit=) leaves so many out; "dead-letter" leaves all of them out. What is
+            left out stands in the table of dead letters with the reason; any other error ends the
+            run. A source that may leave samples out decodes a step's samples before it plans the
+            step; another stage has the run go back to its last checkpoint, without the sample.
         """
         if isinstance(what, type):
             raise GraphError(
@@ -150,6 +157,7 @@ class Graph:
                 window=window,
                 credits=credits or Credits(),
                 dtype=dtype,
+                bad_samples=bad_samples,
             )
         )
         return Stream(self, name)

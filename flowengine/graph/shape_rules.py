@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from flowengine.api import Source
 from flowengine.errors import GraphError
-from flowengine.graph.description import POOL, StageSpec
+from flowengine.graph.description import POOL, Skip, StageSpec
 from flowengine.graph.dtype import ITEM_BYTES
 from flowengine.graph.graph import Graph
 from flowengine.graph.size import parse_bytes
@@ -46,10 +46,22 @@ def numbers_are_sane(graph: Graph) -> Iterator[str]:
     for stage in graph.stages:
         if stage.activations not in ("stash", "recompute"):
             yield f"{stage}: activations is {stage.activations!r}; expected 'stash' or 'recompute'"
+        yield from _policy_is_sane(stage)
         try:
             parse_bytes(stage.credits.size)
         except GraphError as error:
             yield f"{stage}: credits: {error}"
+
+
+def _policy_is_sane(stage: StageSpec) -> Iterator[str]:
+    policy = stage.bad_samples
+    if isinstance(policy, Skip):
+        if not isinstance(policy.limit, int) or policy.limit < 1:
+            yield f"{stage}: Skip(limit=) is {policy.limit!r}; expected a whole number above 0"
+    elif policy not in ("raise", "dead-letter"):
+        yield (
+            f"{stage}: bad_samples is {policy!r}; expected 'raise', 'dead-letter' or Skip(limit=)"
+        )
 
 
 def names_are_unique(graph: Graph) -> Iterator[str]:

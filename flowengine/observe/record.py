@@ -5,6 +5,7 @@
     catalogue.parquet    one row per entry of the pool, freed or used up (flowengine.pool.catalogue)
     spans.parquet        what every stage replica did when (flowengine.observe.tables)
     packs.parquet        every pack as planned
+    dead_letters.parquet the samples that were left out, and why
     occupancy.parquet    how full the pool and the channels were
     run.json             what was asked for, and the graph as drawn; written before the run
     status.json          the last look at the stages (flowengine.observe.status_file)
@@ -28,7 +29,7 @@ from flowengine.observe.event_json import dump_json, event_json
 from flowengine.observe.report import describe_config, make_report
 from flowengine.observe.sketch import sketch_graph
 from flowengine.observe.status_file import StatusFile
-from flowengine.observe.tables import OCCUPANCY, PACKS, SPANS, TableFile
+from flowengine.observe.tables import DEAD_LETTERS, OCCUPANCY, PACKS, SPANS, TableFile
 from flowengine.observe.tally import Tally
 from flowengine.pool.catalogue import SCHEMA
 from flowengine.runtime.events import (
@@ -102,6 +103,7 @@ class Recorder:
             return
         self._metrics.close()
         self._metrics = None
+        self._write_dead_letters()
         for table in (self._catalogue, self._spans, self._packs, self._occupancy):
             table.close()
         if self._tally.done is None and self._tally.error is None:
@@ -110,6 +112,14 @@ class Recorder:
             self._tally, graph=self._graph, config=self._config, run_dir=self._run_dir
         )
         write_synced(self._run_dir / "report.json", dump_json(self.report, indent=2) + "\n")
+
+    def _write_dead_letters(self) -> None:
+        letters = list(self._tally.dead_letters.values())
+        table = TableFile(self._run_dir / "dead_letters.parquet", DEAD_LETTERS)
+        table.write(
+            {name: [getattr(letter, name) for letter in letters] for name in DEAD_LETTERS.names}
+        )
+        table.close()
 
     def __enter__(self) -> Recorder:
         return self

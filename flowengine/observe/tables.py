@@ -50,6 +50,16 @@ PACKS = pa.schema(
 )
 """packs.parquet: every pack as it was planned."""
 
+DEAD_LETTERS = pa.schema(
+    [
+        _field("sample", pa.int64(), "sample id; held-out ones are negative"),
+        _field("stage", pa.string(), "the stage that could not take it"),
+        _field("reason", pa.string(), "what the stage said of it"),
+        _field("wall_s", pa.float64(), "when it was left out, in seconds since the run started"),
+    ]
+)
+"""dead_letters.parquet: the samples that were left out, one row each."""
+
 OCCUPANCY = pa.schema(
     [
         _field("wall_s", pa.float64(), "seconds since the run started"),

@@ -9,7 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from flowengine.channel import Kind, Message
-from flowengine.errors import CheckpointError, FlowError, OutOfBudgetError, StageError
+from flowengine.errors import (
+    CheckpointError,
+    FlowError,
+    OutOfBudgetError,
+    RefusedSampleError,
+    SampleError,
+    StageError,
+)
 from flowengine.runtime.spans import SpanLog, Work
 from flowengine.runtime.stage import Stage
 from flowengine.shortage import describe_shortage
@@ -89,7 +96,8 @@ class Clockwork:
 
 class failing:  # noqa: N801
     """A `with` in which what is raised becomes a StageError that names the stage; what the engine
-    tells with an error of its own, of checkpoints and of shortages, stays that."""
+    tells with an error of its own, of checkpoints, shortages and samples to be left out, stays
+    that."""
 
     __slots__ = ("_how", "_stage")
 
@@ -103,6 +111,14 @@ class failing:  # noqa: N801
         if error is None or isinstance(error, KeyboardInterrupt | GeneratorExit):
             return
         told = describe_failure(self._stage, error, self._how)
+        if isinstance(error, SampleError) and self._stage.spec.spares:
+            raise RefusedSampleError(
+                told,
+                stage=self._stage.spec.name,
+                samples=self._stage.in_hand,
+                reason=text_of(error),
+                spares=self._stage.spec.spares,
+            ) from error
         shortage = describe_shortage(error)
         if isinstance(error, CheckpointError | OutOfBudgetError):
             raise type(error)(told) from error

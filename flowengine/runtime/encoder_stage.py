@@ -76,6 +76,8 @@ class EncoderStage(Stage):
 
     def close(self) -> None:
         self.encoder.close()
+        if "trainer" in vars(self):
+            self.trainer.close()
 
     def on_gradient(self, address: int, count: int) -> None:
         flight = next(f for f in self._flights if f.span is not None and f.span.address == address)

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from flowengine.channel import Kind, Link, Message
 from flowengine.checkpoint import Folder
-from flowengine.errors import InterruptedRunError, WorkerLostError
+from flowengine.errors import InterruptedRunError, RefusedSampleError, WorkerLostError
 from flowengine.graph import Graph
 from flowengine.nursery import open_nursery
 from flowengine.pool import Segment
@@ -225,6 +225,15 @@ class LocalRun:
             if peer is not None:
                 self._on_death(peer)
             raise told_error(kind, f"{text}\n\n{trace}")
+        elif subject == "refused":
+            text, samples, reason = fields
+            raise RefusedSampleError(
+                text,
+                stage=worker.stage.name,
+                samples=tuple(samples),
+                reason=reason,
+                spares=worker.stage.spares,
+            )
         elif subject == "times":
             self._causes[worker.index] = fields[1]
         else:

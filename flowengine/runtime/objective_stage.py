@@ -71,6 +71,10 @@ class ObjectiveStage(Stage):
         self.objective.close()
         for operator in self.returns.values():
             operator.close()
+        if "trainer" in vars(self):
+            self.trainer.close()
+        if "trainer" in vars(self):
+            self.trainer.close()
 
     def on_notice(self, subject: str, fields: list[Any]) -> None:
         self.trainer.on_notice(subject, fields)

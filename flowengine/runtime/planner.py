@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Set
-from typing import Any, NamedTuple
+from typing import Any
 
 from flowengine.api import Lengths, Packer
 from flowengine.errors import RunError
 from flowengine.graph.description import StageSpec
+from flowengine.runtime.intake import Member
 from flowengine.schedule import TooLongError
-
-
-class Member(NamedTuple):
-    """A sample of a round: its id, its index in the source, its lengths if packs need them."""
-
-    sample: int
-    place: int
-    lengths: Lengths | None
 
 
 class Planner:
     """Asks a stage's packer, and holds its answer to the rules.
 
     alone: samples that get packs of their own. leave_out: told of every sample that the packer's
-    policy makes a dead letter, with the reason.
+    policy makes a dead letter, with the packer's name and the reason.
     """
 
     def __init__(
@@ -31,7 +24,7 @@ class Planner:
         stage: StageSpec,
         *,
         alone: frozenset[int],
-        leave_out: Callable[[int, str], None],
+        leave_out: Callable[[int, str, str], None],
     ) -> None:
         assert isinstance(stage.what, Packer)
         self.name = stage.name
@@ -86,7 +79,7 @@ class Planner:
             raise RunError(
                 f'{self._stage}: {told}; raise {remedy} or set too_long="own-pack" or "dead-letter"'
             )
-        self._leave_out(member.sample, told)
+        self._leave_out(member.sample, self.name, told)
 
     def _check(self, packs: list[list[int]], count: int) -> None:
         if sorted(index for pack in packs for index in pack) != list(range(count)):

@@ -9,7 +9,8 @@ from typing import Any
 
 from flowengine.api import Lengths, Packer, Source
 from flowengine.runtime.emission import Header, prepare
-from flowengine.runtime.planner import Member, Planner, pack_columns
+from flowengine.runtime.intake import Intake, Member
+from flowengine.runtime.planner import Planner, pack_columns
 from flowengine.runtime.plans import COEFFICIENTS, Plans
 from flowengine.runtime.round import Round, Stretch, num_steps, stretches
 from flowengine.runtime.site import Site
@@ -49,7 +50,12 @@ class SourceStage(Stage):
         self._plans = Plans(site.start.plans)
         self._deferred = self._plans.deferred
         self._newest_cost: list[float] | None = None
-        self._left_out = site.start.left_out
+        self._left_out = set(site.start.left_out)
+        self._intake = Intake(
+            self.spec,
+            letters=site.start.dead_letters,
+            leave_out=lambda sample, reason: self._leave_out(sample, self.spec.name, reason),
+        )
 
     def open(self) -> None:
         self._source.open(self.context())
@@ -96,18 +102,14 @@ class SourceStage(Stage):
         return self.close_round()
 
     def _make_plan(self, stretch: Stretch) -> _Plan:
-        members = self._members(stretch)
+        members = self._measure(stretch)
         planner = self._planner
         if planner is None:
             round_ = Round(stretch.number, stretch.step, stretch.held_out, len(members), 0, ())
             return _Plan(round_, [[member] for member in members])
-        source = self._held_out if stretch.held_out else self._source
-        work = Work("plan", stretch.step, stretch.held_out)
-        self.take_in_hand(tuple(member.sample for member in members), work)
-        measured = [m._replace(lengths=source.lengths(m.place)) for m in members]
         if not stretch.held_out:
-            measured = self._settle_basis(stretch, planner, measured)
-        packs = planner.plan(measured)
+            members = self._settle_basis(stretch, planner, members)
+        packs = planner.plan(members)
         lengths = [[m.lengths for m in pack if m.lengths is not None] for pack in packs]
         round_ = Round(
             number=stretch.number,
@@ -125,6 +127,17 @@ class SourceStage(Stage):
         ids = [[member.sample for member in pack] for pack in packs]
         self._report(round_, lengths, ids, planner.packer)
         return _Plan(round_, packs)
+
+    def _measure(self, stretch: Stretch) -> list[Member]:
+        """The round's samples, without those that are bad."""
+        source = self._held_out if stretch.held_out else self._source
+        work, found = Work("plan", stretch.step, stretch.held_out), []
+        for member in self._members(stretch):
+            self.take_in_hand((member.sample,), work)
+            measured = self._intake.measure(source, member, planned=self._planner is not None)
+            if measured is not None:
+                found.append(measured)
+        return found
 
     def _settle_basis(
         self, stretch: Stretch, planner: Planner, members: list[Member]
@@ -157,9 +170,9 @@ class SourceStage(Stage):
                 found.append(Member(sample, index if total is None else index % total, None))
         return found
 
-    def _leave_out(self, sample: int, reason: str) -> None:
-        assert self._planner is not None
-        self.site.notify("left_out", sample, self._planner.name, reason)
+    def _leave_out(self, sample: int, stage: str, reason: str) -> None:
+        self._left_out.add(sample)
+        self.site.notify("left_out", sample, stage, reason)
 
     def _report(
         self, round_: Round, packs: list[list[Lengths]], ids: list[list[int]], packer: Packer
@@ -185,9 +198,10 @@ class SourceStage(Stage):
         source = self._held_out if plan.round.held_out else self._source
         pack = index if plan.round.pack_sizes else -1
         values = []
-        for place, (sample, at, lengths) in enumerate(members):
+        for place, member in enumerate(members):
+            sample, _, lengths = member
             self.take_in_hand((sample,), work)
-            value = source.read(at)
+            value = self._intake.read(source, member)
             if lengths is not None:
                 self._check_lengths(sample, value, lengths)
             known = (lengths.tokens, lengths.media) if lengths is not None else ()

@@ -84,6 +84,11 @@ class StepEnd(ABC):
             self._saver.close()
         return self.export()
 
+    def close(self) -> None:
+        """Returns when nothing is being written any more."""
+        if self.trains:
+            self._saver.close()
+
     def learning_rate(self) -> float:
         """The rate that the next optimizer step uses."""
         assert self.spec.optimizer is not None

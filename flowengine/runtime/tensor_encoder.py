@@ -5,11 +5,12 @@ from __future__ import annotations
 import torch
 
 from flowengine.channel import Row
+from flowengine.errors import SampleError
 from flowengine.pool import Payload, Pool, Span
 from flowengine.pool.payload import dtype_name
 from flowengine.runtime.encoded import Flight
 from flowengine.runtime.encoder_stage import EncoderStage
-from flowengine.runtime.flight import TensorFlight, fly, land
+from flowengine.runtime.flight import TensorFlight, find_bad_sample, fly, land
 from flowengine.runtime.round import Round
 from flowengine.runtime.trainer import Trainer
 
@@ -28,22 +29,27 @@ class TensorEncoder(EncoderStage):
         self.row_bytes = torch.empty(shape, dtype=self.trainer.dtype).nbytes
 
     def fly(self, round_: Round, version: int, rows: list[Row]) -> Flight | None:
-        media = [item for row in rows for item in self.load_media(row.tree["media"])]
+        media = {row.sample: self.load_media(row.tree["media"]) for row in rows}
         module = self.trainer.module_of(version)
         assert module is not None
         if not any(self.filled):
             return None
+        items = [item for each in media.values() for item in each]
         if self.site.mesh is not None:
-            media = self.site.mesh.share_out(media, self.filled)
-        flight = fly(
-            self.spec,
-            media,
-            module=module,
-            step=round_.step,
-            seed=self.site.seed("forward", round_.number, self._next),
-            learns=self.trainer.trains and not round_.held_out,
-            dtype=self.trainer.dtype,
-        )
+            items = self.site.mesh.share_out(items, self.filled)
+        try:
+            flight = fly(
+                self.spec,
+                items,
+                module=module,
+                step=round_.step,
+                seed=self.site.seed("forward", round_.number, self._next),
+                learns=self.trainer.trains and not round_.held_out,
+                dtype=self.trainer.dtype,
+            )
+        except SampleError:
+            find_bad_sample(self.encoder, media, stage=self)
+            raise
         if not self.filled[self.site.worker.rank]:
             flight.settle()
         return flight

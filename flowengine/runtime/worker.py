@@ -27,7 +27,7 @@ import torch
 import torch.distributed as dist
 
 from flowengine.channel import Kind, Link, Message
-from flowengine.errors import FlowError, OutOfBudgetError, StageError
+from flowengine.errors import FlowError, OutOfBudgetError, RefusedSampleError, StageError
 from flowengine.graph.load import load_module
 from flowengine.pool import Pool
 from flowengine.runtime.board import Board, Notes
@@ -63,6 +63,8 @@ def run_worker(boot: Boot) -> None:
     try:
         write_stacks_on_signal(boot.run_dir, boot.label)
         _Worker(boot, control).run()
+    except RefusedSampleError as error:
+        _say(control, (Kind.NOTICE, "refused", str(error), list(error.samples), error.reason))
     except FlowError as error:
         _say_error(control, type(error), str(error), error)
     except BaseException as error:
@@ -91,7 +93,11 @@ def _say_error(control: Link, kind: type[FlowError], text: str, error: BaseExcep
     except Exception:  # Its own __str__ fails; where it was raised can be told all the same.
         lines = "".join(traceback.format_tb(cause.__traceback__))
     lines = lines[-LONGEST:].encode("utf-8", "backslashreplace").decode("utf-8")
-    control.send((Kind.NOTICE, "error", kind.__name__, text, lines))
+    _say(control, (Kind.NOTICE, "error", kind.__name__, text, lines))
+
+
+def _say(control: Link, last_words: Message) -> NoReturn:
+    control.send(last_words)
     control.drain()
     sys.exit(1)
 
