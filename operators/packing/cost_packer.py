@@ -32,6 +32,8 @@ class CostPacker(Packer):
     max_tokens: the most tokens a pack holds.
     min_packs: at least so many packs per step, if it has as many samples; with several packs the
         encoder can work on one while the language model works on another.
+    replicas: how many replicas of the objective train at a time. A step then has a multiple of so
+        many packs, if it has as many samples, and packs of like cost share a slot.
     cost: what a sample costs; a Cost, or a function from Lengths to a number of at least 0, which
         must be importable by name where the packer goes to another process. "measured" begins with
         tokens and goes over to what the objective's packs were measured to take: packs then
@@ -50,6 +52,7 @@ class CostPacker(Packer):
 
     max_tokens: int
     min_packs: int = 1
+    replicas: int = 1
     cost: Cost | Callable[[Lengths], float] | Literal["measured"] = Cost()
     max_cost: float | None = None
     max_rows: Mapping[str, int] = field(default_factory=dict)
@@ -68,7 +71,8 @@ class CostPacker(Packer):
     _measured = Cost()
 
     def plan(self, lengths: Sequence[Lengths]) -> list[list[int]]:
-        """Members ascend within a pack, and the packs are in the order of their first members.
+        """Members ascend within a pack, and the packs are in the order of their first members; with
+        replicas, the costliest come first.
 
         Raises TooLongError for a sample that fits no pack, unless it may have its own; ValueError
         for a sample that does not say one of the sizes that are limited.
@@ -131,11 +135,22 @@ class CostPacker(Packer):
         return float(self._costs(members).sum())
 
     def _balance(self, lengths: Sequence[Lengths]) -> list[list[int]]:
+        costs = self._costs(lengths)
+        packs = self._even(lengths, costs, min_packs=self.min_packs)
+        if missing := -len(packs) % self.replicas:
+            packs = self._even(lengths, costs, min_packs=len(packs) + missing)
+        if self.replicas == 1:
+            return packs
+        return sorted(packs, key=lambda members: -float(costs[members].sum()))
+
+    def _even(
+        self, lengths: Sequence[Lengths], costs: NDArray[np.float64], *, min_packs: int
+    ) -> list[list[int]]:
         ids, offsets = balance(
             [sample.tokens for sample in lengths],
-            self._costs(lengths),
+            costs,
             max_tokens=self.max_tokens,
-            min_packs=self.min_packs,
+            min_packs=min_packs,
             max_cost=self.max_cost,
             sizes=self._sizes(lengths),
             limits=self._limits(),
