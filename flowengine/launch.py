@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import count
@@ -26,22 +26,27 @@ def run(
     graph: Graph,
     *,
     runtime: Runtime = "local",
+    address: str | None = None,
     run_dir: Path | None = None,
     resume: Path | None = None,
     max_restarts: int = MAX_RESTARTS,
     stall_s: float = STALL_S,
     torch_profiler: Sequence[range] = (),
+    predicted: Mapping[str, Any] | None = None,
     observers: Sequence[Observer] = (),
 ) -> dict[str, Any]:
     """Trains the graph; the report that report.json holds too (flowengine.observe.report).
 
-    runtime: "local" has a process per stage replica, "inline" runs everything in this one.
+    runtime: "local" has a process per stage replica, "inline" runs everything in this one,
+        "ray" has an actor per stage replica on the cluster at `address`, or on one started here.
     run_dir: a new or empty directory; None makes runs/<graph>-<UTC time>.
     resume: a checkpoint, or a run directory whose newest one is meant: the run goes on behind it.
     max_restarts: how often the run may go back to its last checkpoint after a worker's death.
     stall_s: after so many seconds in which nobody is at work the run is given up (local runtime).
     torch_profiler: the steps in which torch's profiler notes operators and kernels, for
     `flowengine trace`.
+    predicted: what the plan expects that the graph was given; the report puts it beside what is
+    measured.
     observers: called with every event of the run (flowengine.runtime.events).
     Raises GraphError or CheckpointError before anything starts, FileExistsError if `run_dir` has
     files, and RunError when the run ends early; the files of the run directory are complete then,
@@ -53,7 +58,7 @@ def run(
     with (
         naming_shortages(f"run '{graph.name}' in {run_dir}"),
         _paged(run_dir),
-        Recorder(graph, run_dir=run_dir, command=sys.argv) as recorder,
+        Recorder(graph, run_dir=run_dir, command=sys.argv, predicted=predicted) as recorder,
     ):
         listeners: list[Observer] = [recorder, *observers]
 
@@ -64,6 +69,7 @@ def run(
         execute(
             graph,
             runtime=runtime,
+            address=address,
             run_dir=run_dir,
             observe=observe,
             start=start,
