@@ -14,9 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from flowengine.api import IGNORED, Answer, Objective, Pack
+from flowengine.api import IGNORED, Answer, Objective, Pack, TransformerShape
 from flowengine.operators.hf.families import family_of
 from flowengine.operators.hf.segments import use_segments
+from flowengine.operators.hf.shapes import language_shape
 from flowengine.operators.hf.tuning import LoRA, load_tuned, origin_of
 from flowengine.operators.hf.whole import WholeModel
 
@@ -39,6 +40,9 @@ class PretrainedLanguage(Objective[Any]):
     def feature_shapes(self) -> dict[str, tuple[int, ...]]:
         family = family_of(self.checkpoint)
         return {"image": family.feature_shape(), **dict.fromkeys(self.others, (family.width,))}
+
+    def shape(self) -> TransformerShape:
+        return language_shape(self.checkpoint)
 
     def build(self) -> Any:
         family = family_of(self.checkpoint)

@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from flowengine.api import Encoder
+from flowengine.api import Encoder, TransformerShape
 from flowengine.operators.hf.families import family_of
+from flowengine.operators.hf.shapes import vision_shape
 from flowengine.operators.hf.tuning import LoRA, load_tuned, origin_of
 
 
@@ -34,6 +35,9 @@ class PretrainedVision(Encoder[Any, Any]):
 
     def feature_shape(self) -> tuple[int, ...]:
         return family_of(self.checkpoint).feature_shape()
+
+    def shape(self) -> TransformerShape:
+        return vision_shape(self.checkpoint)
 
     def build(self) -> Any:
         family = family_of(self.checkpoint)

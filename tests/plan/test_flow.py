@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes import small_graph
 
 from flowengine.errors import PlanError
+from flowengine.observe.record import Recorder
 from flowengine.plan import (
     Deployed,
     Deployment,
@@ -19,6 +22,7 @@ from flowengine.plan import (
     StepWork,
 )
 from flowengine.plan.flow import Flow
+from flowengine.plan.tell import simulated_graph, tell
 
 ENCODE, RETURN, TRAIN = 2.0, 1.0, 3.0
 
@@ -143,3 +147,20 @@ def test_cores_bound_the_sum_of_work() -> None:
     deployment = replace(Deployment((encoder(),), model()), cores=1)
     flow = run(deployment, steps(2, 3))
     assert flow.ends[1] == pytest.approx(2 * 3 * (ENCODE + TRAIN + RETURN))
+
+
+def test_a_report_has_the_prediction_beside_what_was_measured(tmp_path: Path) -> None:
+    """A simulated run takes what was predicted of it, and its report says so."""
+    graph = small_graph(steps=6)
+    deployment = replace(
+        Deployment((encoder(),), model()), source="source", packer="packer", together=True
+    )
+    flow = run(deployment, steps(6, 3))
+    told = simulated_graph(graph, flow)
+    predicted = {"step_s": 2 * flow.ends[0], "samples_per_s": 1.0, "bottleneck": "model"}
+    with Recorder(told, run_dir=tmp_path, command=[], predicted=predicted) as recorder:
+        tell(flow, told, max_tokens=10, run_dir=tmp_path, observe=recorder)
+    assert recorder.report is not None
+    found = recorder.report["prediction"]
+    assert found["measured_step_s"] == pytest.approx((flow.ends[5] - flow.ends[2]) / 3)
+    assert found["error"] == pytest.approx(found["step_s"] / found["measured_step_s"] - 1)
