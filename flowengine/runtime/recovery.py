@@ -5,6 +5,7 @@ Rules.
   counted twice; without a checkpoint the run begins anew.
 - A sample that a worker dies with twice is left out and recorded as a dead letter. Where the dead
   had a whole pack in hand, its samples get packs of their own first, to find which it is.
+- A sample that is trained behind the checkpoint stays so, whoever died with it in hand since.
 - Restarts are counted, and more than `max_restarts` end the run with the worker's death.
 """
 
@@ -48,10 +49,12 @@ class Recovery:
         self._start = self._judge(lost, self._start)
         behind = self._newest()
         if behind is not None:
-            later = [x for x in self._start.dead_letters if x.sample not in behind.left_out]
-            self._start = replace(
-                behind, dead_letters=(*behind.dead_letters, *later), alone=self._start.alone
+            letters = behind.dead_letters + tuple(
+                letter
+                for letter in self._start.dead_letters
+                if letter.sample not in behind.left_out and not _is_trained(letter.sample, behind)
             )
+            self._start = replace(behind, dead_letters=letters, alone=self._start.alone)
         return self._start
 
     def _judge(self, lost: WorkerLostError, start: Start) -> Start:
@@ -65,3 +68,7 @@ class Recovery:
             return replace(start, alone=start.alone | frozenset(samples))
         letter = DeadLetter(samples[0], lost.worker, f"the worker died with it: {lost}")
         return replace(start, dead_letters=(*start.dead_letters, letter))
+
+
+def _is_trained(sample: int, start: Start) -> bool:
+    return 0 <= sample < start.first_sample
