@@ -3,9 +3,11 @@
     FlowError                      everything below
     +-- GraphError (ValueError)    the description is wrong; raised before anything starts
     +-- CheckpointError            a checkpoint is missing, damaged, or another graph's
+    +-- PlanError (ValueError)     devices, a profile or a plan that cannot be planned with
     +-- SampleError                a sample cannot be trained on: broken, too long, without target
     +-- RunError                   a run ended early
         +-- StageError             an operator raised; names stage, replica and samples
+        +-- RefusedSampleError     a stage raised SampleError, and the run is to go on without it
         +-- WorkerLostError        a worker process died; names stage, replica and samples
         +-- StallError             nothing can progress; names who waits for what
         +-- OutOfBudgetError       disk, memory or file descriptors ran out; names which
@@ -28,8 +30,13 @@ class CheckpointError(FlowError):
     """A checkpoint is missing, damaged, or of another graph."""
 
 
+class PlanError(FlowError, ValueError):
+    """What to plan for is unknown, does not fit, or is another graph's. Nothing was started."""
+
+
 class SampleError(FlowError):
-    """A source cannot give this sample; the message names it. The data are wrong, not a program."""
+    """This sample cannot be given or processed; the message names it. The data are wrong, not a
+    program. What becomes of the sample, `graph.add(bad_samples=)` says."""
 
 
 class RunError(FlowError):
@@ -50,6 +57,23 @@ class WorkerLostError(RunError):
         super().__init__(text)
         self.worker = worker
         self.samples = samples
+
+
+class RefusedSampleError(RunError):
+    """A stage raised SampleError, and its graph wants such samples left out.
+
+    stage: its name. samples: ids of those it had in hand. reason: what it said. spares: how many
+    it may leave out in all.
+    """
+
+    def __init__(
+        self, text: str, *, stage: str, samples: tuple[int, ...], reason: str, spares: float
+    ) -> None:
+        super().__init__(text)
+        self.stage = stage
+        self.samples = samples
+        self.reason = reason
+        self.spares = spares
 
 
 class StallError(RunError):

@@ -35,7 +35,9 @@ def test_exported_names() -> None:
 
     assert sorted(flowengine.__all__) == [
         "Credits",
+        "Gang",
         "Graph",
+        "Skip",
         "Step",
         "__version__",
         "check",

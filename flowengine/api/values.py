@@ -26,11 +26,14 @@ class Lengths:
     tokens: its length in the language model's sequence, media placeholders included.
     targets: how many of its labels are not IGNORED.
     media: feature rows per modality, e.g. {"image": 24}; a modality it lacks is left out or 0.
+    sizes: whatever else packs may be limited by, e.g. {"images": 2, "image bytes": 90_000}; the
+        same names for all samples of a source.
     """
 
     tokens: int
     targets: int
     media: Mapping[str, int] = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

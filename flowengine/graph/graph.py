@@ -17,11 +17,13 @@ from flowengine.errors import GraphError
 from flowengine.graph.description import (
     POOL,
     Activations,
+    BadSamples,
     CheckpointSpec,
     Credits,
     Endpoint,
     EvaluationSpec,
     FeedbackSpec,
+    Gang,
     PoolSpec,
     StageSpec,
     Step,
@@ -88,17 +90,20 @@ class Graph:
         *streams: Stream | Sequence[Stream],
         name: str | None = None,
         replicas: int = 1,
+        gang: int | Gang = 1,
         optimizer: Optimizer | None = None,
         freeze: bool = False,
         activations: Activations = "stash",
         window: int | None = None,
         credits: Credits | None = None,
         dtype: DType | None = None,
+        bad_samples: BadSamples = "raise",
     ) -> Stream:
         """Adds a stage that runs `what` on these streams, one per input port; the stage's stream.
 
         A port given a list of streams merges them; several ports are joined by sample id.
-        replicas: how many workers run it. optimizer, freeze: of a trainable operator.
+        replicas: how many workers run it. gang: how many ranks share its weights (a number of data
+            ranks, or a Gang). optimizer, freeze: of a trainable operator.
         activations: keep an encoder's activations until its gradients return ("stash"), or compute
             them again then ("recompute": less memory, one more forward).
         window: how many packs an encoder may have encoded whose gradients it has not taken in;
@@ -107,6 +112,11 @@ class Graph:
         dtype: of the operator's weights, features and their gradients; None for the graph's. In
             "bfloat16" the optimizer steps on float32 masters of the weights; "float16" is for
             frozen operators.
+        bad_samples: what becomes of a sample that the operator raises SampleError for: "raise" ends
+            the run; Skip(limit=) leaves so many out; "dead-letter" leaves all of them out. What is
+            left out stands in the table of dead letters with the reason; any other error ends the
+            run. A source that may leave samples out decodes a step's samples before it plans the
+            step; another stage has the run go back to its last checkpoint, without the sample.
         """
         if isinstance(what, type):
             raise GraphError(
@@ -140,12 +150,14 @@ class Graph:
                 inputs=inputs,
                 line=_caller(),
                 replicas=replicas,
+                gang=gang if isinstance(gang, Gang) else Gang(data=gang),
                 optimizer=optimizer,
                 freeze=freeze,
                 activations=activations,
                 window=window,
                 credits=credits or Credits(),
                 dtype=dtype,
+                bad_samples=bad_samples,
             )
         )
         return Stream(self, name)

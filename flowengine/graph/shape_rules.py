@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from flowengine.api import Source
 from flowengine.errors import GraphError
-from flowengine.graph.description import POOL, StageSpec
+from flowengine.graph.description import POOL, Skip, StageSpec
 from flowengine.graph.dtype import ITEM_BYTES
 from flowengine.graph.graph import Graph
 from flowengine.graph.size import parse_bytes
@@ -21,6 +21,8 @@ def numbers_are_sane(graph: Graph) -> Iterator[str]:
     if graph.steps is not None:
         at_least.append((f"{graph}: steps", graph.steps, 1))
     at_least += [(f"{s}: replicas", s.replicas, 1) for s in graph.stages]
+    at_least += [(f"{s}: gang data", s.gang.data, 1) for s in graph.stages]
+    at_least += [(f"{s}: gang tensor", s.gang.tensor, 1) for s in graph.stages]
     at_least += [(f"{s}: window", s.window, 1) for s in graph.stages if s.window is not None]
     at_least += [(f"{s}: credits items", s.credits.items, 1) for s in graph.stages]
     for evaluation in graph.evaluations:
@@ -44,10 +46,22 @@ def numbers_are_sane(graph: Graph) -> Iterator[str]:
     for stage in graph.stages:
         if stage.activations not in ("stash", "recompute"):
             yield f"{stage}: activations is {stage.activations!r}; expected 'stash' or 'recompute'"
+        yield from _policy_is_sane(stage)
         try:
             parse_bytes(stage.credits.size)
         except GraphError as error:
             yield f"{stage}: credits: {error}"
+
+
+def _policy_is_sane(stage: StageSpec) -> Iterator[str]:
+    policy = stage.bad_samples
+    if isinstance(policy, Skip):
+        if not isinstance(policy.limit, int) or policy.limit < 1:
+            yield f"{stage}: Skip(limit=) is {policy.limit!r}; expected a whole number above 0"
+    elif policy not in ("raise", "dead-letter"):
+        yield (
+            f"{stage}: bad_samples is {policy!r}; expected 'raise', 'dead-letter' or Skip(limit=)"
+        )
 
 
 def names_are_unique(graph: Graph) -> Iterator[str]:

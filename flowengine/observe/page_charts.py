@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow.compute as pc
@@ -17,10 +17,16 @@ from flowengine.observe.charts import (
     share_chart,
     timeline_chart,
 )
+from flowengine.observe.html import html_table
 from flowengine.observe.run_files import RunFiles
+from flowengine.observe.view import format_value
 
 STRETCHES = 60
 WINDOW_STEPS = 3
+SHOWN_REPLICAS = 16
+EVALUATIONS = 20
+"""In the table, the last so many."""
+
 CHANNELS = 5
 """The fullest channels are drawn, so many at most."""
 
@@ -41,6 +47,41 @@ def draw_losses(steps: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
+def draw_evaluations(evaluations: Sequence[Mapping[str, Any]]) -> str:
+    """A table of what evaluations found; and a chart of what is always between 0 and 1."""
+    if not evaluations:
+        return ""
+    found = [(each["step"], dict(_numbers(each["results"]))) for each in evaluations]
+    names = list(dict.fromkeys(name for _, results in found for name in results))
+    rows = [
+        (str(step), *(format_value(results.get(name, "")) for name in names))
+        for step, results in found
+    ]
+    table = html_table(("after step", *names), rows[-EVALUATIONS:])
+    lines = {
+        name: (
+            [step for step, results in found if name in results],
+            [results[name] for _, results in found if name in results],
+        )
+        for name in names
+    }
+    shares = {name: line for name, line in lines.items() if 0 <= min(line[1]) <= max(line[1]) <= 1}
+    if len(found) < 2 or not shares:
+        return table
+    chart = line_chart(shares, name="evaluations", x_label="steps", y_label="", top=1.02)
+    return chart + table
+
+
+def _numbers(results: Any, path: str = "") -> Iterator[tuple[str, float]]:
+    """The numbers in what was reported, by path; a path of the same name twice has it once."""
+    if isinstance(results, Mapping):
+        for key, item in results.items():
+            below = key if path.rpartition(" ")[2] in ("", key) else f"{path} {key}"
+            yield from _numbers(item, below)
+    elif isinstance(results, int | float) and not isinstance(results, bool):
+        yield path, results
+
+
 def draw_shares(shares: Mapping[str, Shares], marked: str | None, *, name: str = "shares") -> str:
     """A bar of time per stage."""
     states = ("busy", "blocked", "starved")
@@ -54,9 +95,11 @@ def draw_shares(shares: Mapping[str, Shares], marked: str | None, *, name: str =
 
 
 def draw_timeline(files: RunFiles) -> str:
-    """What every replica did in a few consecutive steps from the middle of the run."""
+    """What the replicas, up to SHOWN_REPLICAS of a stage, did in a few consecutive steps from the
+    middle of the run."""
     ends = {step["step"]: step["wall_s"] for step in files.steps}
-    first = _middle_step(sorted(ends), set(files.spans["step"].to_pylist()))
+    kept = set(files.spans["step"].to_pylist())
+    first = _middle_step([step for step in sorted(ends) if _is_whole(step, ends, files)], kept)
     if first is None:
         return "<p>Too few steps for a look at some of them.</p>"
     last = min(first + WINDOW_STEPS - 1, max(ends))
@@ -67,8 +110,10 @@ def draw_timeline(files: RunFiles) -> str:
     rows: dict[str, list[dict[str, Any]]] = {}
     replicas = {name: stage["replicas"] for name, stage in files.config["stages"].items()}
     for name, count in replicas.items():
-        rows |= {_label(name, replica, count): [] for replica in range(count)}
-    for span in files.spans.filter(within).to_pylist():
+        shown = range(min(count, SHOWN_REPLICAS))
+        rows |= {_label(name, replica, count): [] for replica in shown}
+    few = pc.and_(within, pc.less(files.spans["replica"], SHOWN_REPLICAS))
+    for span in files.spans.filter(few).to_pylist():
         rows[_label(span["stage"], span["replica"], replicas[span["stage"]])].append(span)
     marks = [(ends[step], f"step {step} done") for step in range(first, last + 1)]
     return timeline_chart(rows, window=window, marks=marks) + _note(
@@ -95,7 +140,7 @@ def draw_heat(files: RunFiles) -> str:
         ]
         for name in files.config["stages"]
     }
-    return heat_chart(levels, edges=edges)
+    return heat_chart(levels, edges=edges, marks=[(at, "restart") for at in files.restarts_s])
 
 
 def draw_occupancy(files: RunFiles) -> str:
@@ -110,8 +155,9 @@ def draw_occupancy(files: RunFiles) -> str:
         if bound:
             lines[row["name"]][0].append(row["wall_s"])
             lines[row["name"]][1].append(100 * used / bound)
-    fullest = sorted(lines, key=lambda name: (name != "pool", -max(lines[name][1])))
-    shown = [n for n in fullest if n == "pool" or max(lines[n][1]) > 0][: 1 + CHANNELS]
+    tiers = [name for name in lines if bounds[name][0] == "pool"]
+    channels = [name for name in lines if name not in tiers and max(lines[name][1]) > 0]
+    shown = tiers + sorted(channels, key=lambda name: -max(lines[name][1]))[:CHANNELS]
     if not shown:
         return "<p>Nobody looked at the pool or the channels.</p>"
     named = {_bounded(name, *bounds[name]): lines[name] for name in shown}
@@ -142,9 +188,27 @@ def draw_packs(files: RunFiles) -> list[str]:
         label = "cost of the pack / mean of its step"
         drawn.append(histogram(evens, name="balance", x_label=label))
     text = f"{len(packs)} packs, {sum(fills) / len(fills):.0%} full in the mean."
+    text += _describe_cost(files.report)
     if worst:
         text += f" A step's costliest pack costs {sum(worst) / len(worst):.2f} times its mean pack."
     return [f'<div class="pair">{"".join(drawn)}</div>', _note(text)]
+
+
+def _describe_cost(report: Mapping[str, Any]) -> str:
+    """How well a cost fits the packs' measured times."""
+    last, drifts = report["cost"]["last"], report["cost"]["drifts"]
+    said = (
+        f" {report['deferred']} samples were left to the next step." if report["deferred"] else ""
+    )
+    if last is None:
+        return said
+    said += (
+        f" Measured, a sample of n tokens takes {1e6 * last['linear']:.3g} n + "
+        f"{1e6 * last['quadratic']:.3g} n² + {1e6 * last['constant']:.3g} us; the residual "
+        f"over {last['packs']} packs is {last['residual']:.0%} of their mean time."
+    )
+    steps = ", ".join(str(drift["step"]) for drift in drifts[:8])
+    return said + (f" The cost before it drifted at step {steps}." if drifts else "")
 
 
 def draw_staleness(staleness: Sequence[int]) -> str:
@@ -171,6 +235,11 @@ def _middle_step(ends: Sequence[int], kept: set[int]) -> int | None:
     return warm[(len(warm) - 1) // 2] if warm else None
 
 
+def _is_whole(step: int, ends: Mapping[int, float], files: RunFiles) -> bool:
+    """Whether the run did not begin again within the step."""
+    return step - 1 not in ends or files.attempt(ends[step - 1]) == files.attempt(ends[step])
+
+
 def _spread(into: list[float], span: Mapping[str, Any], end_s: float) -> None:
     """Adds the span's seconds to the stretches of the run that it lies in."""
     width = end_s / len(into)
@@ -181,7 +250,7 @@ def _spread(into: list[float], span: Mapping[str, Any], end_s: float) -> None:
 
 def _bounded(name: str, kind: str, bound: int) -> str:
     if kind == "pool":
-        return f"pool ({format_bytes(bound)})"
+        return f"{name} ({format_bytes(bound)})"
     return f"{name.replace('>', ' to ').partition(':')[0]} ({bound} rows)"
 
 

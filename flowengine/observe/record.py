@@ -5,6 +5,7 @@
     catalogue.parquet    one row per entry of the pool, freed or used up (flowengine.pool.catalogue)
     spans.parquet        what every stage replica did when (flowengine.observe.tables)
     packs.parquet        every pack as planned
+    dead_letters.parquet the samples that were left out, and why
     occupancy.parquet    how full the pool and the channels were
     run.json             what was asked for, and the graph as drawn; written before the run
     status.json          the last look at the stages (flowengine.observe.status_file)
@@ -28,7 +29,7 @@ from flowengine.observe.event_json import dump_json, event_json
 from flowengine.observe.report import describe_config, make_report
 from flowengine.observe.sketch import sketch_graph
 from flowengine.observe.status_file import StatusFile
-from flowengine.observe.tables import OCCUPANCY, PACKS, SPANS, TableFile
+from flowengine.observe.tables import DEAD_LETTERS, OCCUPANCY, PACKS, SPANS, TableFile
 from flowengine.observe.tally import Tally
 from flowengine.pool.catalogue import SCHEMA
 from flowengine.runtime.events import (
@@ -102,6 +103,7 @@ class Recorder:
             return
         self._metrics.close()
         self._metrics = None
+        self._write_dead_letters()
         for table in (self._catalogue, self._spans, self._packs, self._occupancy):
             table.close()
         if self._tally.done is None and self._tally.error is None:
@@ -110,6 +112,14 @@ class Recorder:
             self._tally, graph=self._graph, config=self._config, run_dir=self._run_dir
         )
         write_synced(self._run_dir / "report.json", dump_json(self.report, indent=2) + "\n")
+
+    def _write_dead_letters(self) -> None:
+        letters = list(self._tally.dead_letters.values())
+        table = TableFile(self._run_dir / "dead_letters.parquet", DEAD_LETTERS)
+        table.write(
+            {name: [getattr(letter, name) for letter in letters] for name in DEAD_LETTERS.names}
+        )
+        table.close()
 
     def __enter__(self) -> Recorder:
         return self
@@ -121,14 +131,18 @@ class Recorder:
 
 
 def occupancy_columns(status: Status) -> dict[str, list[Any]]:
-    """Rows of occupancy.parquet: the pool's, and one per channel."""
-    pool, channels = status.pool, status.channels
+    """Rows of occupancy.parquet: one per tier of the pool, and one per channel."""
+    channels = status.channels
+    tiers = [("pool", status.pool.used_bytes, status.pool.capacity_bytes)]
+    if status.pool.disk_capacity_bytes:
+        tiers.append(("disk", status.pool.disk_bytes, status.pool.disk_capacity_bytes))
+    unknown = [None] * len(tiers)
     return {
-        "wall_s": [status.wall_s] * (1 + len(channels)),
-        "kind": ["pool"] + ["channel"] * len(channels),
-        "name": ["pool", *(f"{c.producer}>{c.consumer}:{c.port}" for c in channels)],
-        "items": [None, *(channel.items for channel in channels)],
-        "bound_items": [None, *(channel.bound_items for channel in channels)],
-        "num_bytes": [pool.used_bytes, *(channel.num_bytes for channel in channels)],
-        "bound_bytes": [pool.capacity_bytes, *(channel.bound_bytes for channel in channels)],
+        "wall_s": [status.wall_s] * (len(tiers) + len(channels)),
+        "kind": ["pool"] * len(tiers) + ["channel"] * len(channels),
+        "name": [t[0] for t in tiers] + [f"{c.producer}>{c.consumer}:{c.port}" for c in channels],
+        "items": [*unknown, *(channel.items for channel in channels)],
+        "bound_items": [*unknown, *(channel.bound_items for channel in channels)],
+        "num_bytes": [t[1] for t in tiers] + [channel.num_bytes for channel in channels],
+        "bound_bytes": [t[2] for t in tiers] + [channel.bound_bytes for channel in channels],
     }

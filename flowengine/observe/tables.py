@@ -50,11 +50,21 @@ PACKS = pa.schema(
 )
 """packs.parquet: every pack as it was planned."""
 
+DEAD_LETTERS = pa.schema(
+    [
+        _field("sample", pa.int64(), "sample id; held-out ones are negative"),
+        _field("stage", pa.string(), "the stage that could not take it"),
+        _field("reason", pa.string(), "what the stage said of it"),
+        _field("wall_s", pa.float64(), "when it was left out, in seconds since the run started"),
+    ]
+)
+"""dead_letters.parquet: the samples that were left out, one row each."""
+
 OCCUPANCY = pa.schema(
     [
         _field("wall_s", pa.float64(), "seconds since the run started"),
         _field("kind", pa.string(), "pool or channel"),
-        _field("name", pa.string(), "of a channel: producer>consumer:port; of the pool: pool"),
+        _field("name", pa.string(), "producer>consumer:port, or the pool's tier: pool, disk"),
         _field("items", pa.int64(), "rows on the channel; null for the pool"),
         _field("bound_items", pa.int64(), "the most rows; null for the pool"),
         _field("num_bytes", pa.int64(), "bytes in the pool, or of rows on the channel"),

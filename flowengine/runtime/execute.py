@@ -1,14 +1,14 @@
-"""Runs a graph on one of the runtimes, and on again where a worker died."""
+"""Runs a graph on one of the runtimes, and on again after a death or a bad sample."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
-from flowengine.api import Source
-from flowengine.errors import InterruptedRunError, WorkerLostError
+from flowengine.api import Packer, Source
+from flowengine.errors import InterruptedRunError, RefusedSampleError, WorkerLostError
 from flowengine.graph import Graph
 from flowengine.runtime.events import LeftOut, Observer, Restarted, RunFailed, RunStarted
 from flowengine.runtime.inline import InlineRun
@@ -45,10 +45,14 @@ def execute(
     for letter in start.dead_letters:
         observe(LeftOut(letter.sample, 0.0, letter.stage, letter.reason))
     try:
-        if runtime == "inline":
-            InlineRun(graph, run_dir=run_dir, observe=observe, start=start, profile=profile).run()
-        else:
-            _run_local(graph, run_dir, observe, start, max_restarts, began, stall_s, profile)
+        for stage in graph.stages:
+            if isinstance(stage.what, Packer):
+                stage.what.prepare()
+        run = _runner(runtime, graph, run_dir, observe, began, stall_s, profile)
+        recovery = Recovery(
+            start, newest=lambda: start_behind_newest(graph, run_dir), max_restarts=max_restarts
+        )
+        _run_on(run, recovery, start, observe, began)
     except InterruptedRunError:
         raise
     except BaseException as error:
@@ -56,37 +60,49 @@ def execute(
         raise
 
 
-def _run_local(
+def _runner(
+    runtime: Runtime,
     graph: Graph,
     run_dir: Path,
     observe: Observer,
-    start: Start,
-    max_restarts: int,
     began: float,
     stall_s: float,
     profile: Sequence[range],
-) -> None:
+) -> Callable[[Start], None]:
+    """Runs the graph once, from a start on."""
+    if runtime == "inline":
+        return lambda start: InlineRun(
+            graph, run_dir=run_dir, observe=observe, start=start, began=began, profile=profile
+        ).run()
     from flowengine.runtime.local import LocalRun
 
-    recovery = Recovery(
-        start, newest=lambda: start_behind_newest(graph, run_dir), max_restarts=max_restarts
-    )
+    return lambda start: LocalRun(
+        graph,
+        run_dir=run_dir,
+        observe=observe,
+        start=start,
+        began=began,
+        stall_s=stall_s,
+        profile=profile,
+    ).run()
+
+
+def _run_on(
+    run: Callable[[Start], None],
+    recovery: Recovery,
+    start: Start,
+    observe: Observer,
+    began: float,
+) -> None:
     while True:
         try:
-            LocalRun(
-                graph,
-                run_dir=run_dir,
-                observe=observe,
-                start=start,
-                began=began,
-                stall_s=stall_s,
-                profile=profile,
-            ).run()
+            run(start)
             return
-        except WorkerLostError as lost:
-            before, start = start, recovery.restart(lost)
+        except (WorkerLostError, RefusedSampleError) as error:
+            left_out = start.left_out
+            start = recovery.go_on(error)
             now = time.perf_counter() - began
             for letter in start.dead_letters:
-                if letter.sample not in before.left_out:
+                if letter.sample not in left_out:
                     observe(LeftOut(letter.sample, now, letter.stage, letter.reason))
-            observe(Restarted(start.step, now, recovery.restarts, str(lost)))
+            observe(Restarted(start.step, now, recovery.restarts, str(error)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from flowengine.api import Encoder
 from flowengine.errors import RunError
 from flowengine.graph.description import StageSpec
-from flowengine.runtime.encoder_stage import Flight
+from flowengine.runtime.encoded import Flight
+from flowengine.runtime.stage import Stage
 
 
 @dataclass
@@ -27,7 +28,7 @@ class TensorFlight(Flight):
     batch: Any = None
 
     def settle(self) -> None:
-        """The features have been written to the pool."""
+        """The features have been written to the pool, or are a copy that nobody reads."""
         if self.batch is not None:
             self.outputs = None
 
@@ -75,6 +76,18 @@ def land(stage: StageSpec, flight: TensorFlight, gradient: Tensor) -> None:
         flight.module.train()
         outputs = _forward(encoder, flight.module, flight.batch, seed=flight.seed, with_graph=True)
     torch.autograd.backward(outputs, gradient)
+
+
+def find_bad_sample(
+    encoder: Encoder[Any, Any], media: Mapping[int, Sequence[Tensor]], *, stage: Stage
+) -> None:
+    """Batches a pack's samples one by one; raises for the first that is refused, with it alone in
+    hand. media: by sample."""
+    for sample, items in media.items():
+        stage.take_in_hand((sample,), stage.work_now)
+        if items:
+            encoder.batch(items)
+    stage.take_in_hand(tuple(media), stage.work_now)
 
 
 def _forward(

@@ -55,6 +55,8 @@ class FunctionStage(Stage):
     def close(self) -> None:
         if self._operator is not None:
             self._operator.close()
+        if self._saver is not None:
+            self._saver.close()
 
     def work(self) -> bool:
         self._collect()

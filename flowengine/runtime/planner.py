@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Set
 
-from flowengine.api import Lengths, Packer
+from flowengine.api import Packer
 from flowengine.errors import RunError
 from flowengine.graph.description import StageSpec
+from flowengine.runtime.intake import Member
 from flowengine.schedule import TooLongError
-
-
-class Member(NamedTuple):
-    """A sample of a round: its id, its index in the source, its lengths if packs need them."""
-
-    sample: int
-    place: int
-    lengths: Lengths | None
 
 
 class Planner:
     """Asks a stage's packer, and holds its answer to the rules.
 
     alone: samples that get packs of their own. leave_out: told of every sample that the packer's
-    policy makes a dead letter, with the reason.
+    policy makes a dead letter, with the packer's name and the reason.
     """
 
     def __init__(
@@ -31,7 +23,7 @@ class Planner:
         stage: StageSpec,
         *,
         alone: frozenset[int],
-        leave_out: Callable[[int, str], None],
+        leave_out: Callable[[int, str, str], None],
     ) -> None:
         assert isinstance(stage.what, Packer)
         self.name = stage.name
@@ -39,6 +31,18 @@ class Planner:
         self._stage = stage
         self._alone = alone
         self._leave_out = leave_out
+
+    def defer(self, members: list[Member], *, may: Set[int]) -> list[Member]:
+        """Those of these samples, which may be deferred, that the next step shall have."""
+        lengths = [member.lengths for member in members if member.lengths is not None]
+        allowed = [m.sample in may and m.sample not in self._alone for m in members]
+        chosen = self.packer.defer(lengths, may=allowed)
+        if not all(0 <= index < len(members) and allowed[index] for index in chosen):
+            raise RunError(
+                f"{self._stage}: defer() gave {chosen}; expected indices of samples that may be "
+                "deferred"
+            )
+        return [members[index] for index in sorted(set(chosen))]
 
     def plan(self, members: list[Member]) -> list[list[Member]]:
         """The packs, none of them empty. RunError for a sample too long, unless the policy says
@@ -74,7 +78,7 @@ class Planner:
             raise RunError(
                 f'{self._stage}: {told}; raise {remedy} or set too_long="own-pack" or "dead-letter"'
             )
-        self._leave_out(member.sample, told)
+        self._leave_out(member.sample, self.name, told)
 
     def _check(self, packs: list[list[int]], count: int) -> None:
         if sorted(index for pack in packs for index in pack) != list(range(count)):

@@ -9,8 +9,10 @@ from typing import Any
 
 from flowengine.api import Lengths, Packer, Source
 from flowengine.runtime.emission import Header, prepare
-from flowengine.runtime.planner import Member, Planner
-from flowengine.runtime.round import Round, Stretch, stretches
+from flowengine.runtime.intake import Intake, Member
+from flowengine.runtime.planner import Planner
+from flowengine.runtime.plans import COEFFICIENTS, Plans
+from flowengine.runtime.round import Round, Stretch, num_steps, stretches
 from flowengine.runtime.site import Site
 from flowengine.runtime.spans import Work
 from flowengine.runtime.stage import Stage
@@ -44,7 +46,16 @@ class SourceStage(Stage):
         self._stretches: Iterator[Stretch] = islice(every, site.start.round, None)
         self._plan: _Plan | None = None
         self._exhausted = False
-        self._left_out = site.start.left_out
+        self._last_step = num_steps(site.graph, self._source) - 1
+        self._plans = Plans(site.start.plans)
+        self._deferred = self._plans.deferred
+        self._newest_cost: list[float] | None = None
+        self._left_out = set(site.start.left_out)
+        self._intake = Intake(
+            self.spec,
+            letters=site.start.dead_letters,
+            leave_out=lambda sample, reason: self._leave_out(sample, self.spec.name, reason),
+        )
 
     def open(self) -> None:
         self._source.open(self.context())
@@ -58,6 +69,10 @@ class SourceStage(Stage):
         self._held_out.close()
         if self._planner is not None:
             self._planner.packer.close()
+
+    def on_notice(self, subject: str, fields: list[Any]) -> None:
+        assert subject == "cost", f"unknown notice {subject}"
+        self._newest_cost = fields[1:]
 
     def work(self) -> bool:
         if self._exhausted:
@@ -87,16 +102,14 @@ class SourceStage(Stage):
         return self.close_round()
 
     def _make_plan(self, stretch: Stretch) -> _Plan:
-        members = self._members(stretch)
+        members = self._measure(stretch)
         planner = self._planner
         if planner is None:
             round_ = Round(stretch.number, stretch.step, stretch.held_out, len(members), 0, ())
             return _Plan(round_, [[member] for member in members])
-        source = self._held_out if stretch.held_out else self._source
-        work = Work("plan", stretch.step, stretch.held_out)
-        self.take_in_hand(tuple(member.sample for member in members), work)
-        measured = [m._replace(lengths=source.lengths(m.place)) for m in members]
-        packs = planner.plan(measured)
+        if not stretch.held_out:
+            members = self._settle_basis(stretch, planner, members)
+        packs = planner.plan(members)
         lengths = [[m.lengths for m in pack if m.lengths is not None] for pack in packs]
         round_ = Round(
             number=stretch.number,
@@ -115,21 +128,51 @@ class SourceStage(Stage):
         self._report(round_, lengths, ids, planner.packer)
         return _Plan(round_, packs)
 
+    def _measure(self, stretch: Stretch) -> list[Member]:
+        """The round's samples, without those that are bad."""
+        source = self._held_out if stretch.held_out else self._source
+        work, found = Work("plan", stretch.step, stretch.held_out), []
+        for member in self._members(stretch):
+            self.take_in_hand((member.sample,), work)
+            measured = self._intake.measure(source, member, planned=self._planner is not None)
+            if measured is not None:
+                found.append(measured)
+        return found
+
+    def _settle_basis(
+        self, stretch: Stretch, planner: Planner, members: list[Member]
+    ) -> list[Member]:
+        """The members without those that the next step shall have; from here on the packer counts
+        with the cost of this step. Both are told to the coordinator where they are used."""
+        cost = None
+        if planner.packer.learns_cost():
+            cost = self._plans.cost_of(stretch.step, self._newest_cost)
+            if cost is not None:
+                planner.packer.learn_cost(**dict(zip(COEFFICIENTS, cost, strict=True)))
+        before, self._deferred = frozenset(self._deferred), ()
+        if stretch.step < self._last_step:
+            may = {member.sample for member in members} - before
+            self._deferred = tuple(m.sample for m in planner.defer(members, may=may))
+        if cost is not None or self._deferred:
+            self.site.notify("basis", stretch.step, cost, list(self._deferred))
+        return [member for member in members if member.sample not in self._deferred]
+
     def _members(self, stretch: Stretch) -> list[Member]:
         """The round's samples but the dead letters, not yet measured. A held-out sample's id is
         below 0."""
         source = self._held_out if stretch.held_out else self._source
         total = source.num_samples()
         found = []
-        for index in range(stretch.start, stretch.stop):
+        before = () if stretch.held_out else self._deferred
+        for index in (*before, *range(stretch.start, stretch.stop)):
             sample = -1 - index if stretch.held_out else index
             if sample not in self._left_out:
                 found.append(Member(sample, index if total is None else index % total, None))
         return found
 
-    def _leave_out(self, sample: int, reason: str) -> None:
-        assert self._planner is not None
-        self.site.notify("left_out", sample, self._planner.name, reason)
+    def _leave_out(self, sample: int, stage: str, reason: str) -> None:
+        self._left_out.add(sample)
+        self.site.notify("left_out", sample, stage, reason)
 
     def _report(
         self, round_: Round, packs: list[list[Lengths]], ids: list[list[int]], packer: Packer
@@ -160,9 +203,10 @@ class SourceStage(Stage):
         source = self._held_out if plan.round.held_out else self._source
         pack = index if plan.round.pack_sizes else -1
         values = []
-        for place, (sample, at, lengths) in enumerate(members):
+        for place, member in enumerate(members):
+            sample, _, lengths = member
             self.take_in_hand((sample,), work)
-            value = source.read(at)
+            value = self._intake.read(source, member)
             if lengths is not None:
                 self._check_lengths(sample, value, lengths)
             known = (lengths.tokens, lengths.media) if lengths is not None else ()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,10 @@ class DeadLetter:
 class Start:
     """step: training steps behind it, and `losses` theirs. round: the first round's number.
 
-    first_sample: those below are trained.
+    first_sample: those below are trained, but for what the plans left over.
     checkpoint: the directory that holds the weights; None begins with new ones.
-    dead_letters: samples to leave out. alone: samples to be put into packs of their own.
+    dead_letters: samples to leave out. alone: samples to be put into packs of their own. plans:
+    what the next plans depend on, see flowengine.runtime.plans.
     """
 
     step: int = 0
@@ -38,6 +40,7 @@ class Start:
     checkpoint: Path | None = None
     dead_letters: tuple[DeadLetter, ...] = ()
     alone: frozenset[int] = frozenset()
+    plans: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def left_out(self) -> frozenset[int]:
@@ -50,53 +53,44 @@ BEGINNING = Start()
 
 def start_behind(graph: Graph, path: Path) -> Start:
     """The start behind the newest checkpoint of the run directory `path`, or behind the checkpoint
-    `path`. CheckpointError if there is none, if it is another graph's, or if nothing is left to
-    train behind it."""
+    `path`; behind the last step nothing is left but to write the weights. CheckpointError if there
+    is no checkpoint, or if it is another graph's or of a longer run."""
     directory = find_checkpoint(path)
-    start = _start_behind(graph, directory)
-    if start.round == len(list(stretches(graph, _source_of(graph)))):
-        total = num_steps(graph, _source_of(graph))
-        raise CheckpointError(
-            f"{directory}: is behind step {start.step}, and the run has {total}; pass a larger "
-            "steps= to go on"
-        )
-    return start
-
-
-def start_behind_newest(graph: Graph, run_dir: Path) -> Start | None:
-    """Where a run goes on after a death: behind its newest checkpoint, also if only its weights are
-    left to be written; None if it has none yet."""
-    newest = newest_checkpoint(run_dir)
-    return None if newest is None else _start_behind(graph, newest)
-
-
-def start_from(manifest: Manifest, graph: Graph, *, directory: Path) -> Start:
-    """The start behind the checkpoint that `directory` holds."""
-    return Start(
-        step=manifest.step,
-        round=_first_round(graph, manifest.step),
-        losses=tuple(manifest.losses),
-        first_sample=manifest.step * graph.step.samples,
-        checkpoint=directory,
-        dead_letters=tuple(DeadLetter(**letter) for letter in manifest.dead_letters),
-    )
-
-
-def _start_behind(graph: Graph, directory: Path) -> Start:
     manifest = open_checkpoint(directory)
     manifest.refuse_another(graph, path=directory)
     return start_from(manifest, graph, directory=directory.absolute())
 
 
-def _first_round(graph: Graph, step: int) -> int:
-    """The first round that does not come before this many steps; the number of rounds if all do."""
+def start_behind_newest(graph: Graph, run_dir: Path) -> Start | None:
+    """The same behind the newest checkpoint of a run directory; None if it has none yet."""
+    newest = newest_checkpoint(run_dir)
+    return None if newest is None else start_behind(graph, newest)
+
+
+def start_from(manifest: Manifest, graph: Graph, *, directory: Path) -> Start:
+    """The start behind the checkpoint that `directory` holds; CheckpointError if the run ends
+    there."""
+    return Start(
+        step=manifest.step,
+        round=_first_round(graph, manifest.step, path=directory),
+        losses=tuple(manifest.losses),
+        first_sample=manifest.step * graph.step.samples,
+        checkpoint=directory,
+        dead_letters=tuple(DeadLetter(**letter) for letter in manifest.dead_letters),
+        plans=manifest.plans,
+    )
+
+
+def _first_round(graph: Graph, step: int, *, path: Path) -> int:
+    source = next(stage.what for stage in graph.stages if isinstance(stage.what, Source))
+    total = num_steps(graph, source)
+    if step > total:
+        raise CheckpointError(
+            f"{path}: is behind step {step}, and the run has {total}; pass a larger steps= to go on"
+        )
     number = 0
-    for stretch in stretches(graph, _source_of(graph)):
+    for stretch in stretches(graph, source):
         if stretch.step >= step:
             return stretch.number
         number = stretch.number + 1
     return number
-
-
-def _source_of(graph: Graph) -> Source[Any]:
-    return next(stage.what for stage in graph.stages if isinstance(stage.what, Source))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import torch
 
 from flowengine.channel import Row
+from flowengine.errors import SampleError
 from flowengine.pool import Payload, Pool, Span
 from flowengine.pool.payload import dtype_name
-from flowengine.runtime.encoder_stage import EncoderStage, Flight
-from flowengine.runtime.flight import TensorFlight, fly, land
+from flowengine.runtime.encoded import Flight
+from flowengine.runtime.encoder_stage import EncoderStage
+from flowengine.runtime.flight import TensorFlight, find_bad_sample, fly, land
 from flowengine.runtime.round import Round
 from flowengine.runtime.trainer import Trainer
 
@@ -27,20 +29,30 @@ class TensorEncoder(EncoderStage):
         self.row_bytes = torch.empty(shape, dtype=self.trainer.dtype).nbytes
 
     def fly(self, round_: Round, version: int, rows: list[Row]) -> Flight | None:
-        media = [item for row in rows for item in self.load_media(row.tree["media"])]
+        media = {row.sample: self.load_media(row.tree["media"]) for row in rows}
         module = self.trainer.module_of(version)
         assert module is not None
-        if not media:
+        if not any(self.filled):
             return None
-        return fly(
-            self.spec,
-            media,
-            module=module,
-            step=round_.step,
-            seed=self.site.seed("forward", round_.number, rows[0].pack),
-            learns=self.trainer.trains and not round_.held_out,
-            dtype=self.trainer.dtype,
-        )
+        items = [item for each in media.values() for item in each]
+        if self.site.mesh is not None:
+            items = self.site.mesh.share_out(items, self.filled)
+        try:
+            flight = fly(
+                self.spec,
+                items,
+                module=module,
+                step=round_.step,
+                seed=self.site.seed("forward", round_.number, self._next),
+                learns=self.trainer.trains and not round_.held_out,
+                dtype=self.trainer.dtype,
+            )
+        except SampleError:
+            find_bad_sample(self.encoder, media, stage=self)
+            raise
+        if not self.filled[self.site.worker.rank]:
+            flight.settle()
+        return flight
 
     def settle(self, flight: Flight, span: Span) -> None:
         assert isinstance(flight, TensorFlight)
@@ -50,7 +62,12 @@ class TensorEncoder(EncoderStage):
 
     def land(self, flight: Flight) -> None:
         assert isinstance(flight, TensorFlight)
-        assert flight.span is not None
-        gradient = Payload(None, flight.span.address, 0, self.dtype, flight.shape)
-        land(self.spec, flight, self.pool.view(gradient))
+        if flight.span is not None:
+            payload = Payload(None, flight.span.address, 0, self.dtype, flight.shape)
+            gradient = self.pool.view(payload)
+        else:
+            gradient = torch.zeros(flight.shape, dtype=self.trainer.dtype)
+        if self.site.mesh is not None:
+            self.site.mesh.share_gradient(gradient)
+        land(self.spec, flight, gradient)
         self.trainer.absorb(flight.module)

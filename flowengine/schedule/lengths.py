@@ -28,7 +28,7 @@ class TooLongError(FlowError, ValueError):
     size: how many the sample has. limit: how many a pack holds. remedy: the argument to raise.
     """
 
-    def __init__(self, position: int, unit: str, size: int, limit: int, remedy: str) -> None:
+    def __init__(self, position: int, unit: str, size: float, limit: float, remedy: str) -> None:
         super().__init__(position, unit, size, limit, remedy)
         self.position = position
         self.unit = unit

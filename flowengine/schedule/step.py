@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flowengine.schedule import kernels
+from flowengine.schedule.fewest import fewest
 from flowengine.schedule.lengths import Small, TooLong, fitting, integers
-from flowengine.schedule.packing import fewest
 
 Sync = Literal["lockstep", "accumulate"]
 

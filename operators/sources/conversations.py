@@ -61,7 +61,13 @@ class Conversations(Source[Sample]):
         rows = sum(fit.rows for fit in encoded.fits)
         targets = sum(label != IGNORED for label in encoded.labels)
         media = {"image": rows} if rows else {}
-        return Lengths(tokens=len(encoded.tokens), targets=targets, media=media)
+        pixels = sum(fit.size[0] * fit.size[1] for fit in encoded.fits)
+        return Lengths(
+            tokens=len(encoded.tokens),
+            targets=targets,
+            media=media,
+            sizes={"images": len(encoded.fits), "image bytes": 3 * pixels},
+        )
 
     def read(self, index: int) -> Sample:
         encoded = self._memory().pop(index, None) or self._encode(index)

@@ -10,13 +10,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from flowengine.api import SampleError
 from flowengine.operators.sources.records import Blob, Record, Records, parse
+
+CutOff = Literal["refuse", "keep"]
+_Member = tuple[str, str, tuple[tuple[str, Blob], ...]]
 
 PICTURES = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "ppm")
 STREAM_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
@@ -80,16 +83,21 @@ class TarRecords(Records):
     Pictures by their endings; .json has the record's row; .txt, where there is no .json, a caption.
     Shards are indexed by their headers when first used, then read at any place. pattern: a path,
     or one with * in its last part.
+    cut_off: of a shard that ends too early, "refuse" all of it; or "keep" what is whole, with a
+    record in the place of what is lost that cannot be read: SampleError, for the graph to decide.
     """
 
     pattern: str
+    cut_off: CutOff = "refuse"
 
     def __len__(self) -> int:
-        return len(_members(self.pattern))
+        return len(_members(self.pattern, self.cut_off))
 
     def __getitem__(self, index: int) -> Record:
-        path, key, blobs = _members(self.pattern)[index]
+        path, key, blobs = _members(self.pattern, self.cut_off)[index]
         where = f"{Path(path).name} '{key}'"
+        if not blobs:
+            raise SampleError(f"{Path(path).name}: {key}")
         row: dict[str, Any] = {}
         for ending, blob in blobs:
             if ending == "json":
@@ -175,12 +183,29 @@ def _mapped(path: str) -> pa.Table:
 
 
 @lru_cache(maxsize=8)
-def _members(pattern: str) -> Sequence[tuple[str, str, tuple[tuple[str, Blob], ...]]]:
-    """The records of all shards: shard, key, and its files by ending."""
-    return [record for path in _matching(pattern) for record in _shard(Path(path))]
+def _members(pattern: str, cut_off: CutOff) -> Sequence[_Member]:
+    """The records of all shards: shard, key, and its files by ending; what is lost has no files,
+    and what is known of it for a key."""
+    return [record for path in _matching(pattern) for record in _whole_and_lost(path, cut_off)]
 
 
-def _shard(path: Path) -> Iterator[tuple[str, str, tuple[tuple[str, Blob], ...]]]:
+def _whole_and_lost(path: str, cut_off: CutOff) -> Iterator[_Member]:
+    found = list[_Member]()
+    try:
+        for record in _shard(Path(path)):
+            found.append(record)
+    except ValueError as error:
+        if cut_off == "refuse":
+            raise
+        yield from found
+        yield path, f"the records from here on are lost: {error}", ()
+    else:
+        yield from found
+
+
+def _shard(path: Path) -> Iterator[_Member]:
+    """The records of a shard. Of one that is cut off, the last that is yielded is whole: the files
+    of a record follow each other, and it ends where the next begins."""
     key, files = "", list[tuple[str, Blob]]()
     for member in _headers(path):
         folder, _, name = member.name.rpartition("/")

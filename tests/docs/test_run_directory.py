@@ -41,7 +41,7 @@ def test_files(finished: Path) -> None:
     assert listed - found <= optional | {"torch-profiler"}
 
 
-@pytest.mark.parametrize("name", ["spans", "packs", "occupancy", "catalogue"])
+@pytest.mark.parametrize("name", ["spans", "packs", "occupancy", "dead_letters", "catalogue"])
 def test_columns(finished: Path, name: str) -> None:
     """The columns of every table are described in their order, with their types and a meaning."""
     schema: pa.Schema = pq.read_schema(finished / f"{name}.parquet")

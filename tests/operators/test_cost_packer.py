@@ -81,3 +81,14 @@ def test_sample_longer_than_a_pack_has_its_own() -> None:
     lengths = [Lengths(tokens=tokens, targets=1) for tokens in (4, 20, 3, 1, 9)]
     packs = CostPacker(max_tokens=8, too_long="own-pack").plan(lengths)
     assert packs == [[0, 2, 3], [1], [4]]
+
+
+def test_packs_keep_to_a_cost_and_to_sizes() -> None:
+    """A cap on cost and on what samples say of themselves bounds every pack."""
+    lengths = [Lengths(tokens=4, targets=1, sizes={"images": 1}) for _ in range(8)]
+    assert len(CostPacker(max_tokens=99, max_cost=8.0).plan(lengths)) == 4
+    assert len(CostPacker(max_tokens=99, max_sizes={"images": 4}).plan(lengths)) == 2
+    with pytest.raises(TooLongError, match=r'raise max_sizes\["images"\]'):
+        CostPacker(max_tokens=99, max_sizes={"images": 0}).plan(lengths)
+    with pytest.raises(ValueError, match='max_sizes has "clips", a sample says'):
+        CostPacker(max_tokens=99, max_sizes={"clips": 4}).plan(lengths)

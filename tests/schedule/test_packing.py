@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from flowengine.schedule import TooLongError, balance, kernels, least_packs, pack, warm
+from flowengine.schedule import TooLong, TooLongError, balance, kernels, least_packs, pack, warm
 
 Packed = tuple[NDArray[np.int64], NDArray[np.int64]]
 CAUSAL = 1 / 12288
@@ -217,8 +217,8 @@ def test_balance_keeps_row_limits(sizes: list[tuple[int, int]], max_rows: int) -
         tokens,
         np.array(tokens, np.float64),
         max_tokens=20,
-        rows={"image": rows},
-        max_rows={"image": max_rows},
+        sizes={"image": rows},
+        limits={"image": max_rows},
     )
     check_packed(packed, tokens, 20)
     assert all(sum(rows[index] for index in group) <= max_rows for group in members(packed))
@@ -320,10 +320,10 @@ def test_too_long_names_sample_length_and_remedy() -> None:
     assert (error.position, error.size, error.limit) == (1, 9012, 8192)
 
 
-def test_too_many_rows_names_the_modality() -> None:
-    """A sample with more rows than a pack holds is refused like one that is too long."""
-    with pytest.raises(ValueError, match=r"sample 1 has 9 image rows, a pack holds 8; raise max_"):
-        balance([1, 1], np.ones(2), max_tokens=4, rows={"image": [0, 9]}, max_rows={"image": 8})
+def test_too_much_of_anything_is_named() -> None:
+    """A sample with more of something than a pack holds is refused like one that is too long."""
+    with pytest.raises(ValueError, match=r"sample 1 has 9 images, a pack holds 8; raise limits"):
+        balance([1, 1], np.ones(2), max_tokens=4, sizes={"images": [0, 9]}, limits={"images": 8})
 
 
 @pytest.mark.parametrize(
@@ -349,7 +349,64 @@ def test_wrong_costs_are_refused(costs: NDArray[np.float64]) -> None:
         balance([1, 1, 1], costs, max_tokens=8)
 
 
-def test_limit_without_rows_is_refused() -> None:
-    """A limit on a modality needs its rows."""
-    with pytest.raises(ValueError, match=r"max_rows has \['image'\], rows has \['audio'\]"):
-        balance([1], np.ones(1), max_tokens=8, rows={"audio": [1]}, max_rows={"image": 1})
+def test_limit_without_sizes_is_refused() -> None:
+    """A limit needs the sizes that it bounds, one for each sample."""
+    with pytest.raises(ValueError, match=r"limits are on \['image'\], sizes are of \['audio'\]"):
+        balance([1], np.ones(1), max_tokens=8, sizes={"audio": [1]}, limits={"image": 1})
+    with pytest.raises(ValueError, match=r"sizes have \[2, 1\] samples; expected equally many"):
+        balance([1, 1], np.ones(2), max_tokens=8, sizes={"image": [1]}, limits={"image": 1})
+
+
+@reproducible
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=40), st.integers(9, 30))
+def test_pack_keeps_all_limits(samples: list[tuple[int, int]], most_images: int) -> None:
+    """With several limits too, every sample is in one pack, and needs no more than first fit."""
+    tokens, images = [size[0] for size in samples], [size[1] for size in samples]
+    packed = pack(tokens, max_tokens=20, sizes={"images": images}, limits={"images": most_images})
+    check_packed(packed, tokens, 20)
+    packs = members(packed)
+    assert all(sum(images[index] for index in group) <= most_images for group in packs)
+    least = max(-(-sum(tokens) // 20), -(-sum(images) // most_images))
+    assert least <= len(packs) <= 2 * max(least, 1) + 1
+
+
+def test_scarce_room_goes_first() -> None:
+    """Where another limit is scarcer than tokens, samples that take most of it are placed first."""
+    tokens, images = [6, 6, 5, 5, 4, 4], [1, 1, 5, 5, 9, 9]
+    packed = pack(tokens, max_tokens=10, sizes={"images": images}, limits={"images": 10})
+    assert len(members(packed)) == 3
+
+
+@pytest.mark.parametrize(
+    ("too_long", "expected"), [("own-pack", [[0, 2], [1]]), ("dead-letter", [[0, 2]])]
+)
+def test_more_than_another_limit(too_long: TooLong, expected: list[list[int]]) -> None:
+    """What exceeds another limit goes where a sample that is too long does."""
+    found = pack(
+        [1, 1, 1],
+        max_tokens=8,
+        sizes={"images": [1, 9, 1]},
+        limits={"images": 8},
+        too_long=too_long,
+    )
+    assert members(found) == expected
+
+
+@reproducible
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=60), st.integers(40, 90))
+def test_no_pack_costs_more_than_it_may(lengths: list[int], max_cost: int) -> None:
+    """A cap on the cost is kept like a cap on tokens."""
+    costs = np.array(lengths, np.float64) / 10
+    packed = balance(lengths, costs, max_tokens=10**6, max_cost=max_cost / 10)
+    check_packed(packed, lengths, max_cost)
+
+
+def test_a_sample_that_costs_too_much_is_named() -> None:
+    """One that exceeds the cap alone is refused by position and cost, or has its own pack."""
+    costs = np.array([1.0, 2.5, 1.0])
+    with pytest.raises(TooLongError, match=r"sample 1 has 2.5 cost, a pack holds 2.0; raise max_c"):
+        balance([1, 1, 1], costs, max_tokens=8, max_cost=2.0)
+    packed = balance([1, 1, 1], costs, max_tokens=8, max_cost=2.0, too_long="own-pack")
+    assert members(packed) == [[0, 2], [1]]
+    with pytest.raises(ValueError, match="max_cost is 0; expected a number above 0"):
+        balance([1, 1, 1], costs, max_tokens=8, max_cost=0)

@@ -17,9 +17,11 @@ from flowengine.schedule.kernels.balance import refine, split, spread
 from flowengine.schedule.kernels.best_fit import best_fit, best_fit_decreasing
 from flowengine.schedule.kernels.order import group, longest_first, lower_bound
 from flowengine.schedule.kernels.step import deal, fill_costly_slots, level, sort_packs
-from flowengine.schedule.kernels.window import look_ahead, take_next
+from flowengine.schedule.kernels.window import ROWS, look_ahead, take_full
+from flowengine.schedule.kernels.window_limits import take_limited
 
 __all__ = [
+    "ROWS",
     "best_fit",
     "best_fit_decreasing",
     "deal",
@@ -33,5 +35,6 @@ __all__ = [
     "sort_packs",
     "split",
     "spread",
-    "take_next",
+    "take_full",
+    "take_limited",
 ]

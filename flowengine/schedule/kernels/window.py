@@ -1,8 +1,9 @@
 """Packing with a bounded look-ahead: one pack at a time out of the samples that wait.
 
-`waiting`, int64 [5, capacity], holds num samples, twice. Rows 0 and 1: numbers and lengths in the
-order of arrival. Rows 2 and 3: numbers and lengths by rising length, of equals the oldest last.
-Numbers rise in the order of arrival. Row 4: the numbers of the pack that was taken last.
+`waiting`, int64 [9, capacity], holds num samples, twice. Rows 0 to 2: numbers, lengths and ids in
+the order of arrival. Rows 3 and 4: numbers and lengths by rising length, of equals the oldest last.
+Numbers rise in the order of arrival. Rows 5 and 6: numbers and ids of the packs that were taken
+last, each in the order of arrival; row 7: how many samples each of these packs has.
 
 How a pack is filled. First the longest sample if it takes more than half a pack, so that long
 samples do not pile up; or the oldest, once it is overdue. Then samples in the order of their
@@ -26,75 +27,95 @@ SEARCH_SAMPLES = 3
 TRIFLE = 512
 """A pack is full when less than max_tokens / TRIFLE tokens are free."""
 
+NUMBER, LENGTH, ID, RANKED, RISING, NUMBERS, NAMES, COUNTS, FRESH = range(9)
+ROWS = 9
+"""What the rows of `waiting` hold."""
+
 PATIENCE = 3
 """The oldest sample is overdue when so many windows have arrived after it."""
 
 
 @njit(cache=True)
-def wait(waiting: Integers, num: int, number: int, length: int) -> None:
-    """One more sample waits."""
-    waiting[0, num] = number
-    waiting[1, num] = length
+def wait(waiting: Integers, num: int, number: int, length: int, name: int) -> None:
+    """One more sample waits; name: its id."""
+    waiting[NUMBER, num] = number
+    waiting[LENGTH, num] = length
+    waiting[ID, num] = name
     place = num
-    while place > 0 and waiting[3, place - 1] >= length:
-        waiting[2, place] = waiting[2, place - 1]
-        waiting[3, place] = waiting[3, place - 1]
+    while place > 0 and waiting[RISING, place - 1] >= length:
+        waiting[RANKED, place] = waiting[RANKED, place - 1]
+        waiting[RISING, place] = waiting[RISING, place - 1]
         place -= 1
-    waiting[2, place] = number
-    waiting[3, place] = length
+    waiting[RANKED, place] = number
+    waiting[RISING, place] = length
 
 
 @njit(cache=True)
-def take_next(
+def take_full(
     waiting: Integers,
     num: int,
-    fresh: Integers,
+    num_fresh: int,
     newest: int,
     window: int,
     max_tokens: int,
-) -> tuple[int, int]:
-    """Adds the fresh ones of num samples, the last numbered `newest`, and takes one pack: how many
-    samples it has, and the tokens that still wait."""
-    for place, length in enumerate(fresh):
-        before = len(fresh) - place
-        wait(waiting, num - before, newest - before + 1, length)
-    tokens = waiting[1, :num].sum()
-    count, filled = take_pack(waiting, num, newest, window, max_tokens)
-    return count, tokens - filled
+    at_once: bool,
+) -> tuple[int, int, int]:
+    """Adds fresh samples, the last of which is numbered `newest`, and takes packs as long as there
+    are a window of samples and a pack of tokens: how many packs, and the samples and tokens that
+    still wait.
+
+    The fresh samples' ids and lengths are in rows 6 and 8 of `waiting`. at_once: takes all.
+    """
+    for place in range(num_fresh):
+        number = newest - num_fresh + 1 + place
+        wait(waiting, num, number, waiting[FRESH, place], waiting[NAMES, place])
+        num += 1
+    tokens = np.int64(0)
+    for place in range(num):
+        tokens += waiting[LENGTH, place]
+    packs, taken = 0, 0
+    while num > 0 and (at_once or (num >= window and tokens >= max_tokens)):
+        count, filled = take_pack(waiting, num, taken, newest, window, max_tokens)
+        waiting[COUNTS, packs] = count
+        packs += 1
+        taken += count
+        num -= count
+        tokens -= filled
+    return packs, num, int(tokens)
 
 
 @njit(cache=True)
 def take_pack(
-    waiting: Integers, num: int, newest: int, window: int, max_tokens: int
+    waiting: Integers, num: int, taken: int, newest: int, window: int, max_tokens: int
 ) -> tuple[int, int]:
     """Takes one pack out of the samples that wait: how many samples, and their tokens.
 
-    newest: the number of the sample that arrived last.
+    taken: how many samples the packs have that were taken before and are to be kept. newest: the
+    number of the sample that arrived last.
     """
-    taken = waiting[4]
     room, count = max_tokens, 0
     place = 0
-    if newest - waiting[0, 0] < PATIENCE * window and 2 * waiting[3, num - 1] > max_tokens:
-        place = _arrival(waiting, num, waiting[2, num - 1])
-    tokens = waiting[1, :num].sum()
+    tokens = np.int64(0)
+    for each in range(num):
+        tokens += waiting[LENGTH, each]
+    longest = waiting[RISING, num - 1]
+    if newest - waiting[NUMBER, 0] < PATIENCE * window and 2 * longest > max_tokens:
+        place = _arrival(waiting, num, waiting[RANKED, num - 1])
     search_room = min(SEARCH_SHARE * max_tokens, SEARCH_SAMPLES * tokens / num)
-    room -= waiting[1, place]
-    taken[count] = _take(waiting, num, place)
+    room -= _take(waiting, num, place, taken, count)
     count += 1
     place = 0
     while place < num - count and room > search_room:
-        if waiting[1, place] > room:
+        if waiting[LENGTH, place] > room:
             place += 1
             continue
-        room -= waiting[1, place]
-        taken[count] = _take(waiting, num - count, place)
+        room -= _take(waiting, num - count, place, taken, count)
         count += 1
-    while count < num and waiting[3, 0] <= room:
+    while count < num and waiting[RISING, 0] <= room:
         for number in _search(waiting, num - count, room, max_tokens // TRIFLE):
             if number >= 0:
                 place = _arrival(waiting, num - count, number)
-                room -= waiting[1, place]
-                taken[count] = _take(waiting, num - count, place)
+                room -= _take(waiting, num - count, place, taken, count)
                 count += 1
     return count, max_tokens - room
 
@@ -113,19 +134,19 @@ def look_ahead(
     num_samples = len(order)
     stride = _coprime_near(num_samples, 0.6180339887498949)
     pack_of = np.empty(num_samples, np.int32)
-    waiting = np.empty((5, min(num_samples, window)), np.int64)
+    waiting = np.empty((ROWS, min(num_samples, window)), np.int64)
     num, num_packs, arrived, position, tokens = 0, 0, 0, 0, 0
     while arrived < num_samples or num > 0:
         while arrived < num_samples and (num < window or tokens < max_tokens):
             if num == waiting.shape[1]:
                 waiting = np.concatenate((waiting, np.empty_like(waiting)), axis=1)
-            wait(waiting, num, arrived, lengths[order[position]])
+            wait(waiting, num, arrived, lengths[order[position]], arrived)
             tokens += lengths[order[position]]
             position = (position + stride) % num_samples
             num += 1
             arrived += 1
-        count, filled = take_pack(waiting, num, arrived - 1, window, max_tokens)
-        for number in waiting[4, :count]:
+        count, filled = take_pack(waiting, num, 0, arrived - 1, window, max_tokens)
+        for number in waiting[NUMBERS, :count]:
             pack_of[order[(number * stride) % num_samples]] = num_packs
         tokens -= filled
         most_free -= max_tokens - filled
@@ -149,48 +170,73 @@ def _coprime_near(number: int, share: float) -> int:
 
 
 @njit(cache=True)
+def _first_from(rising: Integers, num: int, least: int) -> int:
+    """The place of the first of num rising values that is at least `least`; num if none is."""
+    low, high = 0, num
+    while low < high:
+        middle = (low + high) >> 1
+        if rising[middle] < least:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@njit(cache=True)
 def _arrival(waiting: Integers, num: int, number: int) -> int:
-    return int(np.searchsorted(waiting[0, :num], number))
+    """The place of a sample in the order of arrival."""
+    return int(_first_from(waiting[NUMBER], num, number))
 
 
 @njit(cache=True)
 def _rank(waiting: Integers, num: int, number: int, length: int) -> int:
-    place = int(np.searchsorted(waiting[3, :num], length))
-    while waiting[2, place] != number:
+    """The place of a sample in the order of length."""
+    place = int(_first_from(waiting[RISING], num, length))
+    while waiting[RANKED, place] != number:
         place += 1
     return place
 
 
 @njit(cache=True)
-def _take(waiting: Integers, num: int, place: int) -> int:
-    """Removes the sample at this place of the order of arrival; its number."""
-    number = waiting[0, place]
-    rank = _rank(waiting, num, number, waiting[1, place])
+def _take(waiting: Integers, num: int, place: int, taken: int, count: int) -> int:
+    """Moves the sample at this place of the order of arrival to the pack that has `count` samples
+    behind the `taken` of others; its length."""
+    number, length, name = waiting[NUMBER, place], waiting[LENGTH, place], waiting[ID, place]
+    rank = _rank(waiting, num, number, length)
     for later in range(place + 1, num):
-        waiting[0, later - 1] = waiting[0, later]
-        waiting[1, later - 1] = waiting[1, later]
+        waiting[NUMBER, later - 1] = waiting[NUMBER, later]
+        waiting[LENGTH, later - 1] = waiting[LENGTH, later]
+        waiting[ID, later - 1] = waiting[ID, later]
     for longer in range(rank + 1, num):
-        waiting[2, longer - 1] = waiting[2, longer]
-        waiting[3, longer - 1] = waiting[3, longer]
-    return int(number)
+        waiting[RANKED, longer - 1] = waiting[RANKED, longer]
+        waiting[RISING, longer - 1] = waiting[RISING, longer]
+    slot = taken + count
+    while slot > taken and waiting[NUMBERS, slot - 1] > number:
+        waiting[NUMBERS, slot] = waiting[NUMBERS, slot - 1]
+        waiting[NAMES, slot] = waiting[NAMES, slot - 1]
+        slot -= 1
+    waiting[NUMBERS, slot] = number
+    waiting[NAMES, slot] = name
+    return int(length)
 
 
 @njit(cache=True)
 def _search(waiting: Integers, num: int, room: int, trifle: int) -> tuple[int, int, int]:
     """The numbers of at most three samples (-1: none) that fill this room best."""
     best, chosen = -1, (-1, -1, -1)
+    rising = waiting[RISING]
     for place in range(num):
-        number, length = waiting[0, place], waiting[1, place]
+        number, length = waiting[NUMBER, place], waiting[LENGTH, place]
         if length > room:
             continue
         rank = _rank(waiting, num, number, length)
-        filled, second, third = _best_pair(waiting[3, :num], rank, room - length)
+        filled, second, third = _best_pair(rising, num, rank, room - length)
         if filled + length > best:
             best = filled + length
             chosen = (
                 number,
-                waiting[2, second] if second >= 0 else -1,
-                waiting[2, third] if third >= 0 else -1,
+                waiting[RANKED, second] if second >= 0 else -1,
+                waiting[RANKED, third] if third >= 0 else -1,
             )
             if room - best <= trifle:
                 break
@@ -198,10 +244,10 @@ def _search(waiting: Integers, num: int, room: int, trifle: int) -> tuple[int, i
 
 
 @njit(cache=True)
-def _best_pair(lengths: Integers, left_out: int, room: int) -> tuple[int, int, int]:
-    """At most two of these rising lengths, one left out, that fill this room best: their sum and
+def _best_pair(lengths: Integers, num: int, left_out: int, room: int) -> tuple[int, int, int]:
+    """At most two of num rising lengths, one left out, that fill this room best: their sum and
     their places (-1: none)."""
-    high = int(np.searchsorted(lengths, room, side="right")) - 1
+    high = _first_from(lengths, num, room + 1) - 1
     if high == left_out:
         high -= 1
     if high < 0:

@@ -99,6 +99,7 @@ class Incarnation:
         self.in_hand: dict[int, tuple[int, ...]] = {w.index: () for w in topology.workers}
         self.at_work: WorkerActor | None = None
         self.events = 0
+        self._now = 0.0
         self._enabled: list[Actor] = []
         self.links: dict[tuple[int, int], LinkActor] = {}
         self.publishing = PublisherActor(self)
@@ -107,7 +108,7 @@ class Incarnation:
             topology,
             post=lambda to, message: self.post(COORDINATOR, to, message),
             observe=self._observe,
-            clock=lambda: float(self.events),
+            clock=self.clock,
             start=start,
         )
         self._folder = NumberFolder(disk, lambda what: tick(self, what), check_checkpoint)
@@ -159,6 +160,11 @@ class Incarnation:
         """What the replicas of a stage were trained on, step by step."""
         stages = [worker.stage for worker in self.workers if worker.stage.spec.name == name]
         return [tuple(s.trainer.history) for s in stages if isinstance(s, NumberObjective)]
+
+    def clock(self) -> float:
+        """A time later than all that it has told before."""
+        self._now += 1.0
+        return self._now
 
     # the schedule
 
@@ -245,7 +251,7 @@ class Incarnation:
             index,
             pool=NumberPool(index, worker.limit, self.memory, self.watch),
             post=lambda to, message: self.post(index, to, message),
-            clock=lambda: float(self.events),
+            clock=self.clock,
             run_dir=RUN_DIR,
             on_hand=lambda samples: self._take_in_hand(index, samples),
             start=start,

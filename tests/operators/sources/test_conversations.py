@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
+import tarfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 from fakes_data import (
@@ -19,10 +23,10 @@ from fakes_data import (
     with_bytes,
     write_shard,
 )
-from running import run_graph
+from running import Ran, run_graph
 from torch import Tensor
 
-from flowengine import Graph, Step
+from flowengine import Graph, Step, run
 from flowengine.api import AdamW, GradientReturn, Sample, SampleError
 from flowengine.operators.language import LanguageModel
 from flowengine.operators.packing import CostPacker
@@ -273,10 +277,31 @@ def test_pictures_outside_their_folder_are_refused(tmp_path: Path) -> None:
         source(records).read(0)
 
 
-def graph_over(records: Records) -> Graph:
+def test_a_cut_shard_may_keep_what_is_whole(tmp_path: Path) -> None:
+    """Its whole records can be read; a SampleError stands for the lost ones and says so."""
+    write_shard(tmp_path / "a.tar", range(3, 6))
+    with tarfile.open(tmp_path / "a.tar") as tar:
+        (last,) = (member for member in tar if member.name == "005.json")
+    write_shard(tmp_path / "b.tar", range(6, 9))
+    cut(tmp_path / "a.tar", last.offset_data + 5)
+    kept = TarRecords(pattern=str(tmp_path / "*.tar"), cut_off="keep")
+    found, lost = [], []
+    for index in range(len(kept)):
+        try:
+            found.append(kept[index].note["id"])
+        except SampleError as error:
+            lost.append(str(error))
+    (text,) = lost
+    assert re.match(r"a\.tar: the records from here on are lost: .*is cut off", text)
+    assert found == ["r3", "r4", "r6", "r7", "r8"]
+
+
+def graph_over(
+    records: Records, *, settings: Mapping[str, Any] = {"epochs": 2}, **more: Any
+) -> Graph:
     adam = AdamW(lr=1e-3)
     graph = Graph("data", step=Step(samples=5), steps=3)
-    samples = graph.add(source(records, seed=0, epochs=2))
+    samples = graph.add(source(records, seed=0, **settings), **more)
     encoder = VisionEncoder(width=16, depth=1, heads=2, output=16)
     features = graph.add(encoder, samples, optimizer=adam)
     pooled = graph.pool(samples, features, capacity="8 MiB")
@@ -299,3 +324,53 @@ def test_a_graph_trains_from_every_form(form: str, tmp_path: Path) -> None:
     wanted = run_graph(graph_over(FORMS["memory"](tmp_path)), tmp_path / "wanted")
     assert ran.losses == wanted.losses
     assert len(ran.losses) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS)
+def test_a_graph_over_every_form_resumes_in_the_middle(form: str, tmp_path: Path) -> None:
+    """Behind a checkpoint in the first epoch, the samples come in the order they would have, into
+    the second; losses and weights are the same to the bit."""
+    (tmp_path / "data").mkdir()
+    graph = graph_over(FORMS[form](tmp_path / "data"))
+    graph.checkpoint(every=1, keep_last=9)
+    whole = run_graph(graph, tmp_path / "whole")
+    half = tmp_path / "whole" / "checkpoints" / "step-00000001"
+    again = run_graph(graph, tmp_path / "again", resume=half)
+    assert again.losses == whole.losses[1:]
+
+    def order(ran: Ran) -> list[tuple[int, int]]:
+        rows = [row for stage in ("conversations", "vision_encoder") for row in ran.rows(stage)]
+        return sorted((row["step"], row["sample"]) for row in rows)
+
+    assert order(again) == [(step, sample) for step, sample in order(whole) if step]
+    for stage, weights in whole.weights.items():
+        for name, weight in weights.items():
+            assert torch.equal(again.weights[stage][name], weight), (stage, name)
+
+
+def test_the_table_of_dead_letters_names_records_and_reasons(tmp_path: Path) -> None:
+    """Corrupt pictures, a bomb, no target, too long, a truncated shard: with a policy the rest is
+    trained, and every one of them has a row."""
+    changes: dict[int, dict[str, Any]] = {
+        1: {"images": [jpeg_cut_short()]},
+        4: {"images": [picture(4, size=(70, 70))]},
+        5: {"conversations": [{"from": "human", "value": "<image><image>Hi"}]},
+        7: {"conversations": [{"from": "gpt", "value": "<image>" + "long " * 80}]},
+    }
+    rows = [{**with_bytes(row(number)), **changes.get(number, {})} for number in range(10)]
+    settings = {"epochs": 1, "max_pixels": 4500, "max_tokens": 200}
+    graph = graph_over(InMemory(rows), settings=settings, bad_samples="dead-letter")
+    graph.steps = None
+    run(graph, runtime="inline", run_dir=tmp_path / "run")
+    found = pq.read_table(tmp_path / "run" / "dead_letters.parquet").to_pylist()
+    reasons = {re.search(r"\(id '(r\d)'\)", each["reason"])[1]: each["reason"] for each in found}  # type: ignore[index]
+    assert reasons.keys() == {"r1", "r4", "r5", "r7"}
+    for name, text in {
+        "r1": "cannot be read: image file is truncated",
+        "r4": "has 70 x 70 pixels, at most 4500 are decoded",
+        "r5": "no target",
+        "r7": "tokens, max_tokens is 200",
+    }.items():
+        assert text in reasons[name], reasons[name]
+    assert {each["stage"] for each in found} == {"conversations"}
