@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import count
@@ -31,6 +31,7 @@ def run(
     max_restarts: int = MAX_RESTARTS,
     stall_s: float = STALL_S,
     torch_profiler: Sequence[range] = (),
+    predicted: Mapping[str, Any] | None = None,
     observers: Sequence[Observer] = (),
 ) -> dict[str, Any]:
     """Trains the graph; the report that report.json holds too (flowengine.observe.report).
@@ -42,6 +43,8 @@ def run(
     stall_s: after so many seconds in which nobody is at work the run is given up (local runtime).
     torch_profiler: the steps in which torch's profiler notes operators and kernels, for
     `flowengine trace`.
+    predicted: what the plan expects that the graph was given; the report puts it beside what is
+    measured.
     observers: called with every event of the run (flowengine.runtime.events).
     Raises GraphError or CheckpointError before anything starts, FileExistsError if `run_dir` has
     files, and RunError when the run ends early; the files of the run directory are complete then,
@@ -53,7 +56,7 @@ def run(
     with (
         naming_shortages(f"run '{graph.name}' in {run_dir}"),
         _paged(run_dir),
-        Recorder(graph, run_dir=run_dir, command=sys.argv) as recorder,
+        Recorder(graph, run_dir=run_dir, command=sys.argv, predicted=predicted) as recorder,
     ):
         listeners: list[Observer] = [recorder, *observers]
 

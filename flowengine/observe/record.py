@@ -18,7 +18,7 @@ every file and column.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
@@ -51,8 +51,17 @@ class Recorder:
     ended the run, the files are complete afterwards.
     """
 
-    def __init__(self, graph: Graph, *, run_dir: Path, command: Sequence[str]) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        *,
+        run_dir: Path,
+        command: Sequence[str],
+        predicted: Mapping[str, Any] | None = None,
+    ) -> None:
+        """predicted: what the plan expects that the run follows; the report holds it against it."""
         self.report: dict[str, Any] | None = None
+        self._predicted = predicted
         self._graph = graph
         self._run_dir = run_dir
         self._config = describe_config(graph, command=command)
@@ -109,7 +118,11 @@ class Recorder:
         if self._tally.done is None and self._tally.error is None:
             self._tally.error = error
         self.report = make_report(
-            self._tally, graph=self._graph, config=self._config, run_dir=self._run_dir
+            self._tally,
+            graph=self._graph,
+            config=self._config,
+            run_dir=self._run_dir,
+            predicted=self._predicted,
         )
         write_synced(self._run_dir / "report.json", dump_json(self.report, indent=2) + "\n")
 
