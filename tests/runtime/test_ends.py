@@ -37,7 +37,7 @@ def test_a_death_behind_the_last_checkpoint(tmp_path: Path) -> None:
 
 def test_a_trained_sample_becomes_no_dead_letter() -> None:
     """Samples that a worker last had in hand are behind the checkpoint: who dies then is no proof
-    against them. Those ahead of it, those left over, and held-out ones are left out after two deaths."""
+    against them. Those ahead of it, left over or held out are left out after two deaths."""
     letter = DeadLetter(2, "source", "known before")
     newest = Start(step=2, first_sample=16, dead_letters=(letter,), plans={"deferred": [14]})
     recovery = Recovery(BEGINNING, newest=lambda: newest, max_restarts=9)
