@@ -23,7 +23,8 @@ from flowengine.checkpoint import Part
 from flowengine.pool import Holdings, Payload, Span
 from flowengine.pool.allocator import align
 from flowengine.pool.payload import dtype_name
-from flowengine.runtime.encoder_stage import EncoderStage, Flight
+from flowengine.runtime.encoded import Flight
+from flowengine.runtime.encoder_stage import EncoderStage
 from flowengine.runtime.objective_stage import FeaturesOf, ObjectiveStage
 from flowengine.runtime.round import Round
 from flowengine.runtime.site import Site
@@ -250,7 +251,8 @@ class NumberObjective(ObjectiveStage):
         self.watch = self.pool.watch
         self.trainer = NumberTrainer(self.site, self.pool.memory, self.watch, staleness=0)
 
-    def train(self, row: Row, features: FeaturesOf, round_: Round) -> tuple[float, int]:
+    def train(self, row: Row | None, features: FeaturesOf, round_: Round) -> tuple[float, int]:
+        assert row is not None
         version = self.trainer.version_for(round_.step, held_out=False)
         self.trainer.use(version)
         ids = self._read(row, features, round_)
@@ -261,7 +263,8 @@ class NumberObjective(ObjectiveStage):
         self.trainer.learn(version, [Trained(round_.step, sample) for sample in ids])
         return float(sum(1 + sample for sample in ids)), sum(map(num_targets, ids))
 
-    def answer(self, row: Row, features: FeaturesOf, round_: Round) -> Sequence[Answer]:
+    def answer(self, row: Row | None, features: FeaturesOf, round_: Round) -> Sequence[Answer]:
+        assert row is not None
         self.trainer.use(round_.step)
         return [_answer_of(sample) for sample in self._read(row, features, round_)]
 
