@@ -16,11 +16,12 @@ COLLECT_EVERY = 200
 
 @dataclass
 class Explored:
-    """seconds: of processor time. events, faults: in all runs. failed: the error by seed."""
+    """seconds: of processor time. events, incarnations, faults: in all runs. failed: the error by seed."""
 
     seeds: int = 0
     seconds: float = 0.0
     events: int = 0
+    incarnations: int = 0
     faults: int = 0
     failed: dict[int, str] = field(default_factory=dict)
 
@@ -43,6 +44,7 @@ def explore(seeds: Iterable[int], *, stop_at_failure: bool = False) -> Explored:
                     break
             else:
                 found.events += simulation.events
+                found.incarnations += simulation.incarnations
                 found.faults += simulation.faults
     finally:
         if was_enabled:

@@ -18,7 +18,7 @@ from flowengine.runtime.coordinator import Coordinator
 from flowengine.runtime.emission import Emission
 from flowengine.runtime.encoder_stage import EncoderStage
 from flowengine.runtime.objective_stage import ObjectiveStage
-from flowengine.runtime.packer_stage import PackerStage
+from flowengine.runtime.planned_packer import PlannedPacker
 from flowengine.runtime.recovery import Recovery
 from flowengine.runtime.saver import Saver
 from flowengine.runtime.stage import Stage
@@ -74,7 +74,7 @@ MISTAKES = (
     Mistake(
         "no gradient is taken in while features wait",
         EncoderStage,
-        "_make_room",
+        "_able",
         wrong.makes_no_room_while_blocked,
     ),
     Mistake(
@@ -86,8 +86,8 @@ MISTAKES = (
     Mistake("the newest weights are used", StepEnd, "version_for", wrong.encodes_with_the_newest),
     Mistake(
         "a pack is joined without all features",
-        PackerStage,
-        "_assemble",
+        PlannedPacker,
+        "_assemble_next",
         wrong.joins_without_the_last_feature,
     ),
     Mistake(

@@ -36,7 +36,7 @@ POISONED = ("source", "image", "model", "pass_on")
 
 
 class Simulation:
-    """A run that these choices make. faults, events: how many there were."""
+    """A run that these choices make. faults, events, incarnations: how many there were."""
 
     def __init__(self, choices: Choices, *, trace: Callable[[str], None] | None = None) -> None:
         self.choices = choices
@@ -48,7 +48,7 @@ class Simulation:
         self._poison = self._draw_poison()
         self._disk = Disk()
         self._ticks = 0
-        self._incarnations = 0
+        self.incarnations = 0
         self._deaths: Counter[int] = Counter()
         self._mail: dict[tuple[int, int], deque[tuple[int, Message]]] = {}
         self._interrupted = False
@@ -71,12 +71,15 @@ class Simulation:
         recovery = Recovery(start, newest=self._newest, max_restarts=MOST_RESTARTS)
         self._interrupted = False
         while True:
-            self._incarnations += 1
-            if self._incarnations > MOST_INCARNATIONS:
+            self.incarnations += 1
+            if self.incarnations > MOST_INCARNATIONS:
                 breaks(f"not at its end after {MOST_INCARNATIONS} incarnations")
             try:
                 world = self._begin(start)
-                world.run()
+                try:
+                    world.run()
+                finally:
+                    self.events += world.events
                 return self._end(world, start)
             except WorkerLostError as lost:
                 self._note(f"died: {lost} with {lost.samples} in hand")
@@ -94,10 +97,10 @@ class Simulation:
                 return True
 
     def _begin(self, start: Start) -> Incarnation:
-        self._note(f"incarnation {self._incarnations} behind step {start.step}, {self.given}")
+        self._note(f"incarnation {self.incarnations} behind step {start.step}, {self.given}")
         self._check_letters(start)
         self.world = Incarnation(
-            self._incarnations,
+            self.incarnations,
             self.given,
             topology_of(self.given),
             start=start,
@@ -119,7 +122,6 @@ class Simulation:
         return start_from(self._disk.whole[step][0], graph, directory=directory)
 
     def _end(self, world: Incarnation, start: Start) -> bool:
-        self.events += world.events
         done = len(world.coordinator.losses)
         if done == self.given.steps:
             self._check_trained(world)

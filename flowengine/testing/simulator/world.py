@@ -15,18 +15,14 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
-from flowengine.api import Encoder, Objective, Packer, Source
 from flowengine.channel import Kind, Message
 from flowengine.runtime.coordinator import Coordinator
 from flowengine.runtime.events import Event, LeftOut, StepDone
-from flowengine.runtime.function_stage import FunctionStage
-from flowengine.runtime.packer_stage import PackerStage
 from flowengine.runtime.saver import make_publisher
-from flowengine.runtime.site import Site, make_site
-from flowengine.runtime.source_stage import SourceStage
+from flowengine.runtime.site import make_site
 from flowengine.runtime.stage import Stage
+from flowengine.runtime.stages import make_stage
 from flowengine.runtime.start import Start
 from flowengine.runtime.topology import COORDINATOR, Topology
 from flowengine.testing.simulator.actors import (
@@ -61,13 +57,6 @@ MOST_EVENTS = 6000
 
 SLOWNESS = 12
 """Of so many chances what is slow takes one."""
-
-_STAGES: tuple[tuple[type, type[Stage]], ...] = (
-    (Source, SourceStage),
-    (Packer, PackerStage),
-    (Encoder, NumberEncoder),
-    (Objective, NumberObjective),
-)
 
 
 class Incarnation:
@@ -264,7 +253,7 @@ class Incarnation:
         own = copy.copy(worker.stage.what)  # A worker has its operator to itself.
         site.worker = replace(worker, stage=replace(worker.stage, what=own))
         self.watch.attach(site)
-        return _stage_of(site)
+        return make_stage(site, encoder=NumberEncoder, objective=NumberObjective)
 
     def _take_in_hand(self, worker: int, samples: tuple[int, ...]) -> None:
         self.in_hand[worker] = samples
@@ -298,11 +287,3 @@ class Incarnation:
             f" on {w.stage.waits.on}"
             for w in self.workers
         )
-
-
-def _stage_of(site: Site) -> Stage:
-    what: Any = site.worker.stage.what
-    for operator, stage in _STAGES:
-        if isinstance(what, operator):
-            return stage(site)
-    return FunctionStage(site)

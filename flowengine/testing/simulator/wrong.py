@@ -12,7 +12,7 @@ from flowengine.runtime.coordinator import Coordinator
 from flowengine.runtime.emission import Emission
 from flowengine.runtime.encoder_stage import EncoderStage
 from flowengine.runtime.objective_stage import ObjectiveStage
-from flowengine.runtime.packer_stage import PackerStage
+from flowengine.runtime.planned_packer import PlannedPacker
 from flowengine.runtime.recovery import Recovery
 from flowengine.runtime.stage import Stage
 from flowengine.runtime.start import Start
@@ -121,10 +121,7 @@ def steps_with_packs_in_flight(_: Any) -> Any:
 
 
 def makes_no_room_while_blocked(right: Any) -> Any:
-    def make_room(stage: EncoderStage) -> bool:
-        return stage._encoded is None and bool(right(stage))
-
-    return make_room
+    return lambda stage: [] if stage._encoded is not None else right(stage)
 
 
 def takes_the_first_gradient_for_all(_: Any) -> Any:
@@ -143,13 +140,13 @@ def encodes_with_the_newest(_: Any) -> Any:
 
 
 def joins_without_the_last_feature(right: Any) -> Any:
-    def assemble(stage: PackerStage, round_: Any) -> Any:
-        ports = stage._ports
-        stage._ports = ports[-1:]
+    def assemble(stage: PlannedPacker, round_: Any) -> Any:
+        ports = stage.ports
+        stage.ports = ports[-1:]
         try:
             return right(stage, round_)
         finally:
-            stage._ports = ports
+            stage.ports = ports
 
     return assemble
 
