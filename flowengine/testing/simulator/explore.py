@@ -16,7 +16,8 @@ COLLECT_EVERY = 200
 
 @dataclass
 class Explored:
-    """seconds: of processor time. events, incarnations, faults: in all runs. failed: the error by seed."""
+    """seconds: of processor time. events, incarnations, faults: in all runs. failed: the errors, by
+    seed."""
 
     seeds: int = 0
     seconds: float = 0.0
