@@ -53,7 +53,7 @@ class LinkActor(Actor):
 class WorkerActor(Actor):
     """A stage replica."""
 
-    __slots__ = ("_world", "index", "is_dead", "stage")
+    __slots__ = ("_world", "died_at_work", "index", "is_dead", "stage")
 
     def __init__(self, world: Incarnation, stage: Stage) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class WorkerActor(Actor):
         self.stage = stage
         self.index = stage.site.worker.index
         self.slow = world.choices.below(8) == 7
-        self.is_dead = False
+        self.is_dead = self.died_at_work = False
 
     def act(self) -> None:
         stage, world = self.stage, self._world
@@ -128,7 +128,12 @@ class DeathActor(Actor):
             world.deliver(link, *link.mail.popleft())
         world.publish()
         label = worker.stage.site.worker.label
-        raise WorkerLostError(f"'{label}'", worker=label, samples=world.in_hand[worker.index])
+        raise WorkerLostError(
+            f"'{label}'",
+            worker=label,
+            samples=world.in_hand[worker.index],
+            at_work=worker.died_at_work,
+        )
 
 
 def describe_message(message: Message) -> str:

@@ -224,6 +224,7 @@ class Incarnation:
         """The worker is gone, and the supervisor will notice."""
         if not worker.is_dead:
             worker.is_dead = True
+            worker.died_at_work = worker is self.at_work
             self.stop(worker)
             self.go(DeathActor(self, worker))
 

@@ -246,7 +246,7 @@ def forgets_dead_letters(right: Any) -> Any:
 
 def blames_at_the_first_death(right: Any) -> Any:
     def judge(recovery: Recovery, lost: Any, start: Start) -> Start:
-        recovery._deaths[lost.samples] += 1
+        recovery._deaths[lost.worker, lost.samples] += 1
         return cast(Start, right(recovery, lost, start))
 
     return judge
