@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -16,6 +17,7 @@ from flowengine.observe.record import Recorder
 from flowengine.runtime import Runtime, execute
 from flowengine.runtime.events import Event, Observer
 from flowengine.runtime.execute import STALL_S
+from flowengine.runtime.replay import Replay, plan_replay
 from flowengine.runtime.start import BEGINNING, start_behind
 from flowengine.shortage import naming_shortages
 
@@ -26,6 +28,7 @@ def run(
     graph: Graph,
     *,
     runtime: Runtime = "local",
+    address: str | None = None,
     run_dir: Path | None = None,
     resume: Path | None = None,
     max_restarts: int = MAX_RESTARTS,
@@ -36,7 +39,8 @@ def run(
 ) -> dict[str, Any]:
     """Trains the graph; the report that report.json holds too (flowengine.observe.report).
 
-    runtime: "local" has a process per stage replica, "inline" runs everything in this one.
+    runtime: "local" has a process per stage replica, "inline" runs everything in this one,
+        "ray" has an actor per stage replica on the cluster at `address`, or on one started here.
     run_dir: a new or empty directory; None makes runs/<graph>-<UTC time>.
     resume: a checkpoint, or a run directory whose newest one is meant: the run goes on behind it.
     max_restarts: how often the run may go back to its last checkpoint after a worker's death.
@@ -67,6 +71,7 @@ def run(
         execute(
             graph,
             runtime=runtime,
+            address=address,
             run_dir=run_dir,
             observe=observe,
             start=start,
@@ -76,6 +81,26 @@ def run(
         )
     assert recorder.report is not None
     return recorder.report
+
+
+def replay(
+    graph: Graph,
+    samples: Sequence[int],
+    *,
+    behind: Path | None = None,
+    observe: Observer = lambda _: None,
+) -> Replay:
+    """Runs these samples of one step again, alone, in this process; what was run.
+
+    behind: a checkpoint, or a run directory, whose weights are used; None: those of a new run.
+    RunError if they fail again; GraphError and CheckpointError as plan_replay says. For an operator
+    to be looked at in a debugger, where it stands.
+    """
+    check(graph)
+    planned = plan_replay(graph, samples, behind=behind)
+    with tempfile.TemporaryDirectory() as folder:
+        planned.run(run_dir=Path(folder), observe=observe)
+    return planned
 
 
 @contextmanager

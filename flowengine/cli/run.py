@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from flowengine.cli.replay import replay_command
 from flowengine.cli.steps import STEPS
 from flowengine.cli.target import load, takes_graph, user_code
 from flowengine.errors import FlowError
@@ -45,10 +46,17 @@ MOST_PROFILED = 50
 @takes_graph
 @click.option(
     "--runtime",
-    type=click.Choice(["local", "inline"]),
+    "--backend",
+    "runtime",
+    type=click.Choice(["local", "inline", "ray"]),
     default="local",
     show_default=True,
-    help="A process per stage replica, or everything in this process.",
+    help="A process per stage replica, everything in this process, or actors on a cluster.",
+)
+@click.option(
+    "--address",
+    metavar="HOST:PORT",
+    help="The Ray cluster to run on.  [default: one on this machine, for this run]",
 )
 @click.option(
     "--run-dir",
@@ -111,7 +119,8 @@ MOST_PROFILED = 50
 def run(
     target: str,
     settings: tuple[str, ...],
-    runtime: Literal["local", "inline"],
+    runtime: Literal["local", "inline", "ray"],
+    address: str | None,
     run_dir: Path | None,
     resume: str | None,
     max_restarts: int,
@@ -130,6 +139,8 @@ def run(
     """
     if as_json and quiet:
         raise click.UsageError("--json and --quiet exclude each other")
+    if address is not None and runtime != "ray":
+        raise click.UsageError("--address names a Ray cluster; it goes with --runtime ray")
     _refuse_many(torch_profiler)
     if runtime == "local":
         open_nursery()
@@ -146,12 +157,14 @@ def run(
     except OSError as error:
         raise click.BadParameter(str(error), param_hint="--run-dir") from None
     with (
+        _telling_replay(target, settings, run_dir),
         _exported(run_dir, prometheus=prometheus, tensorboard=tensorboard) as exporters,
         _shown(run_dir, as_json=as_json, quiet=quiet) as observers,
     ):
         launch.run(
             graph,
             runtime=runtime,
+            address=address,
             run_dir=run_dir,
             resume=behind,
             max_restarts=max_restarts,
@@ -187,6 +200,18 @@ def _arrange(
         apply_plan(plan, graph)
     leave_out(graph, [part for part in PARTS if part in without])
     return asdict(plan.predicted) if plan_file is not None and not without else None
+
+
+@contextmanager
+def _telling_replay(target: str, settings: tuple[str, ...], run_dir: Path) -> Iterator[None]:
+    """An error about samples is followed by the command that runs them again."""
+    try:
+        yield
+    except FlowError as error:
+        command = replay_command(error, target, settings, run_dir)
+        if command is not None:
+            error.add_note(f"run these samples alone, in a debugger:\n  {command}")
+        raise
 
 
 @contextmanager

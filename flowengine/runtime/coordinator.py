@@ -12,6 +12,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -146,8 +147,9 @@ class Coordinator:
         workers = self._topology.replicas_of(stage)
         if len(offers) == len(workers):
             in_order = [offers[worker.replica] for worker in workers]
+            runs = [[present, len(list(same))] for present, same in groupby(in_order)]
             for worker in workers:
-                self._post(worker.index, (Kind.NOTICE, "reduce", step, in_order))
+                self._post(worker.index, (Kind.NOTICE, "reduce", step, runs))
 
     def _on_norms(self, step: int, stage: str, norms: list[float]) -> None:
         state = self._steps[step]
