@@ -20,7 +20,7 @@ from flowengine.errors import RefusedSampleError, StageError, WorkerLostError
 from flowengine.runtime.start import DeadLetter, Start
 
 ATTEMPTS = 2
-"""Deaths with the same samples in hand until something is done about the samples."""
+"""Deaths of a worker at work on the same samples until something is done about the samples."""
 
 
 class Recovery:
@@ -34,7 +34,7 @@ class Recovery:
         self._start = start
         self._newest = newest
         self._max_restarts = max_restarts
-        self._deaths: Counter[tuple[int, ...]] = Counter()
+        self._deaths: Counter[tuple[str, tuple[int, ...]]] = Counter()
 
     def go_on(self, error: WorkerLostError | RefusedSampleError) -> Start:
         """Where to go on after this error; raises it, or what it comes to, if that is the end."""
@@ -82,10 +82,10 @@ class Recovery:
 
     def _judge(self, lost: WorkerLostError, start: Start) -> Start:
         """The start without the samples that are guilty, and with the suspects alone."""
-        samples = lost.samples
-        self._deaths[samples] += 1
+        samples = lost.samples if lost.at_work else ()
+        self._deaths[lost.worker, samples] += 1
         seen_alone = len(samples) == 1 and samples[0] in start.alone
-        if not samples or (self._deaths[samples] < ATTEMPTS and not seen_alone):
+        if not samples or (self._deaths[lost.worker, samples] < ATTEMPTS and not seen_alone):
             return start
         if len(samples) > 1:
             return replace(start, alone=start.alone | frozenset(samples))
