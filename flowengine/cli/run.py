@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from flowengine.cli.replay import replay_command
 from flowengine.cli.steps import STEPS
 from flowengine.cli.target import load, takes_graph, user_code
 from flowengine.errors import FlowError
@@ -157,6 +158,7 @@ def run(
     except OSError as error:
         raise click.BadParameter(str(error), param_hint="--run-dir") from None
     with (
+        _telling_replay(target, settings, run_dir),
         _exported(run_dir, prometheus=prometheus, tensorboard=tensorboard) as exporters,
         _shown(run_dir, as_json=as_json, quiet=quiet) as observers,
     ):
@@ -208,6 +210,18 @@ def _arrange(
         apply_plan(plan, graph)
     leave_out(graph, [part for part in PARTS if part in without])
     return asdict(plan.predicted) if plan_file is not None and not without else None
+
+
+@contextmanager
+def _telling_replay(target: str, settings: tuple[str, ...], run_dir: Path) -> Iterator[None]:
+    """An error about samples is followed by the command that runs them again."""
+    try:
+        yield
+    except FlowError as error:
+        command = replay_command(error, target, settings, run_dir)
+        if command is not None:
+            error.add_note(f"run these samples alone, in a debugger:\n  {command}")
+        raise
 
 
 @contextmanager
