@@ -21,6 +21,7 @@ from flowengine.channel import ROW_BYTES, Inlet, Row
 from flowengine.errors import RunError
 from flowengine.pool import Payload, Span
 from flowengine.runtime.emission import Header, catalogue_entry
+from flowengine.runtime.flops import Efforts
 from flowengine.runtime.round import Round
 from flowengine.runtime.site import Site
 from flowengine.runtime.spans import Work
@@ -81,6 +82,7 @@ class EncoderStage(Stage):
         self._next = site.worker.replica
         self._open_steps: deque[int] = deque()
         self._lag = 0
+        self.efforts = Efforts(site, modality=self.encoder.modality)
 
     @abstractmethod
     def fly(self, round_: Round, version: int, rows: list[Row]) -> Flight | None:
@@ -131,6 +133,7 @@ class EncoderStage(Stage):
         if self._step_is_over():
             step = self._open_steps.popleft()
             self.work_now = Work("optimizer", step)
+            self.efforts.tell(step)
             self.trainer.finish_step(step)
             return True
         return False
@@ -286,6 +289,8 @@ class EncoderStage(Stage):
             self._open_steps.append(round_.step)
             self.site.notify("encoded", round_.step, self.spec.name, self._lag)
             self._lag = 0
+        elif not round_.held_out:
+            self.efforts.tell(round_.step)
         self.encoder.flush()
         self._next = self.site.worker.replica
         return self.close_round()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from flowengine.api import Encoder
 from flowengine.errors import RunError
 from flowengine.graph.description import StageSpec
 from flowengine.runtime.encoder_stage import Flight
+from flowengine.runtime.flops import Efforts
 from flowengine.runtime.stage import Stage
 
 
@@ -42,13 +44,16 @@ def fly(
     seed: int,
     learns: bool,
     dtype: torch.dtype,
+    efforts: Efforts | None,
 ) -> TensorFlight:
-    """The forward of an encoder on these samples' media."""
+    """The forward of an encoder on these samples' media. efforts: where it is counted, if it is."""
     encoder: Encoder[Any, Any] = stage.what  # type: ignore[assignment]
     stashes = learns and stage.activations == "stash"
     batch = encoder.batch(media)
     module.train(learns)
-    outputs = _forward(encoder, module, batch, seed=seed, with_graph=stashes)
+    recomputes = learns and not stashes
+    with nullcontext() if efforts is None or recomputes else efforts.counting(step, learns=learns):
+        outputs = _forward(encoder, module, batch, seed=seed, with_graph=stashes)
     wanted = tuple(encoder.feature_shape())
     if tuple(outputs.shape[1:]) != wanted or outputs.dtype != dtype:
         raise RunError(
@@ -64,17 +69,20 @@ def fly(
         module=module,
         shape=tuple(outputs.shape),
         outputs=outputs,
-        batch=batch if learns and not stashes else None,
+        batch=batch if recomputes else None,
     )
 
 
-def land(stage: StageSpec, flight: TensorFlight, gradient: Tensor) -> None:
+def land(stage: StageSpec, flight: TensorFlight, gradient: Tensor, *, efforts: Efforts) -> None:
     """The backward: adds to the gradients of the module that made the features."""
     encoder: Encoder[Any, Any] = stage.what  # type: ignore[assignment]
     outputs = flight.outputs
     if outputs is None:
         flight.module.train()
-        outputs = _forward(encoder, flight.module, flight.batch, seed=flight.seed, with_graph=True)
+        with efforts.counting(flight.step, learns=True):
+            outputs = _forward(
+                encoder, flight.module, flight.batch, seed=flight.seed, with_graph=True
+            )
     torch.autograd.backward(outputs, gradient)
 
 

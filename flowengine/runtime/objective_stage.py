@@ -18,6 +18,7 @@ from flowengine.channel import Inlet, Kind, Row
 from flowengine.errors import RunError
 from flowengine.pool import Payload
 from flowengine.runtime.emission import Emission, Header, prepare
+from flowengine.runtime.flops import Efforts
 from flowengine.runtime.round import Round
 from flowengine.runtime.site import Site
 from flowengine.runtime.spans import Work
@@ -39,6 +40,7 @@ class ObjectiveStage(Stage):
         self.objective: Objective[Any] = self.spec.what
         self.returns = site.topology.feedback_modalities()
         self._losses: list[tuple[int, float, int]] = []
+        self.efforts = Efforts(site)
         self._unsent: list[Emission] = []
 
     def open(self) -> None:
@@ -137,6 +139,7 @@ class ObjectiveStage(Stage):
         if not round_.held_out:
             self.site.notify("losses", round_.step, self.site.worker.replica, self._losses)
             self._losses = []
+            self.efforts.tell(round_.step)
             if self.trainer.trains:
                 self.work_now = Work("optimizer", round_.step)
                 self.trainer.finish_step(round_.step)

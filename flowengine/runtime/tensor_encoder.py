@@ -33,15 +33,19 @@ class TensorEncoder(EncoderStage):
         assert module is not None
         if not any(media.values()):
             return None
+        items = [item for each in media.values() for item in each]
+        if not round_.held_out:
+            self.efforts.add_items(round_.step, len(items))
         try:
             return fly(
                 self.spec,
-                [item for items in media.values() for item in items],
+                items,
                 module=module,
                 step=round_.step,
                 seed=self.site.seed("forward", round_.number, rows[0].pack),
                 learns=self.trainer.trains and not round_.held_out,
                 dtype=self.trainer.dtype,
+                efforts=None if round_.held_out else self.efforts,
             )
         except SampleError:
             find_bad_sample(self.encoder, media, stage=self)
@@ -57,5 +61,5 @@ class TensorEncoder(EncoderStage):
         assert isinstance(flight, TensorFlight)
         assert flight.span is not None
         gradient = Payload(None, flight.span.address, 0, self.dtype, flight.shape)
-        land(self.spec, flight, self.pool.view(gradient))
+        land(self.spec, flight, self.pool.view(gradient), efforts=self.efforts)
         self.trainer.absorb(flight.module)

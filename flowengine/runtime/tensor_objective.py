@@ -36,7 +36,8 @@ class TensorObjective(ObjectiveStage):
         pack = self._load_pack(row, features, learns=True)
         torch.manual_seed(self.site.seed("forward", round_.number, row.pack))
         self.trainer.module.train(self.trainer.trains)
-        loss = self.objective.loss(self.trainer.module, pack)
+        with self.efforts.counting(round_.step, learns=True):
+            loss = self.objective.loss(self.trainer.module, pack)
         if loss.ndim != 0:
             raise RunError(
                 f"{self.spec}: loss has shape {tuple(loss.shape)}, expected a scalar sum"
