@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from flowengine.graph import Credits, Graph, Skip, Step, check
+    from flowengine.graph import Credits, Gang, Graph, Skip, Step, check
     from flowengine.launch import run
 
-__all__ = ["Credits", "Graph", "Skip", "Step", "__version__", "check", "run"]
+__all__ = ["Credits", "Gang", "Graph", "Skip", "Step", "__version__", "check", "run"]
 
-_GRAPH = ("Credits", "Graph", "Skip", "Step", "check")
+_GRAPH = ("Credits", "Gang", "Graph", "Skip", "Step", "check")
 
 
 def __getattr__(name: str) -> Any:

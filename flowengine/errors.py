@@ -3,6 +3,7 @@
     FlowError                      everything below
     +-- GraphError (ValueError)    the description is wrong; raised before anything starts
     +-- CheckpointError            a checkpoint is missing, damaged, or another graph's
+    +-- PlanError (ValueError)     devices, a profile or a plan that cannot be planned with
     +-- SampleError                a sample cannot be trained on: broken, too long, without target
     +-- RunError                   a run ended early
         +-- StageError             an operator raised; names stage, replica and samples
@@ -27,6 +28,10 @@ class GraphError(FlowError, ValueError):
 
 class CheckpointError(FlowError):
     """A checkpoint is missing, damaged, or of another graph."""
+
+
+class PlanError(FlowError, ValueError):
+    """What to plan for is unknown, does not fit, or is another graph's. Nothing was started."""
 
 
 class SampleError(FlowError):

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from flowengine import Graph, Step
+from flowengine import Gang, Graph, Step
 from flowengine.api import AdamW, Constant, GradientReturn, Lengths, Sample, Source
 from flowengine.operators.language import LanguageModel
 from flowengine.operators.packing import CostPacker
@@ -57,6 +57,8 @@ def small_graph(
     min_packs: int = 1,
     replicas: int = 1,
     model_replicas: int = 1,
+    gang: int | Gang = 1,
+    model_gang: int | Gang = 1,
     staleness: int = 0,
     freeze: bool = False,
     dtype: Any = "float32",
@@ -85,6 +87,7 @@ def small_graph(
         pages,
         name="encoder",
         replicas=replicas,
+        gang=gang,
         optimizer=optimizer,
         freeze=freeze,
         activations=activations,
@@ -98,6 +101,7 @@ def small_graph(
         name="model",
         optimizer=optimizer,
         replicas=model_replicas,
+        gang=model_gang,
     )
     graph.feedback(GradientReturn(), model["gradients"], to=features)
     if evaluate:

@@ -15,6 +15,7 @@ from flowengine.runtime.events import (
     CatalogueRows,
     Event,
     LeftOut,
+    Observer,
     Reported,
     Restarted,
     RunDone,
@@ -55,13 +56,16 @@ def run_graph(
     runtime: Runtime = "inline",
     resume: Path | None = None,
     max_restarts: int = 0,
+    observe: Observer | None = None,
 ) -> Ran:
     """Checks and runs the graph in a directory of its own, behind a checkpoint if there is one."""
     check(graph)
     start = start_behind(graph, resume) if resume is not None else BEGINNING
     ran = Ran()
 
-    def observe(event: Event) -> None:
+    def listen(event: Event) -> None:
+        if observe is not None:
+            observe(event)
         if isinstance(event, StepDone):
             ran.steps.append(event)
         elif isinstance(event, Restarted):
@@ -81,7 +85,7 @@ def run_graph(
         graph,
         runtime=runtime,
         run_dir=tmp_path,
-        observe=observe,
+        observe=listen,
         start=start,
         max_restarts=max_restarts,
     )

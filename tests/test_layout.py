@@ -35,6 +35,7 @@ def test_exported_names() -> None:
 
     assert sorted(flowengine.__all__) == [
         "Credits",
+        "Gang",
         "Graph",
         "Step",
         "__version__",

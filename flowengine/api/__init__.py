@@ -3,6 +3,7 @@
 from flowengine.api.context import Context
 from flowengine.api.operator import GradientReturn, Operator, Packer, Source
 from flowengine.api.optimizer import SGD, AdamW, Constant, Cosine, Optimizer, Schedule
+from flowengine.api.shape import TransformerShape
 from flowengine.api.trainable import Encoder, Objective, Trainable, Whole
 from flowengine.api.values import (
     IGNORED,
@@ -47,6 +48,7 @@ __all__ = [
     "Schedule",
     "Source",
     "Trainable",
+    "TransformerShape",
     "Whole",
     "join_samples",
 ]

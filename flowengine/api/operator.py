@@ -102,6 +102,24 @@ class Packer(Operator):
         Packs are trained in this order, and encoders are fed in it.
         """
 
+    def prepare(self) -> None:
+        """Called once before workers start: what would make the first step late, such as compiling
+        into a cache on the disk, can be done here."""
+
+    def defer(self, lengths: Sequence[Lengths], *, may: Sequence[bool]) -> list[int]:
+        """Indices of samples to leave to the next step, of those that may; most often none."""
+        del lengths, may
+        return []
+
+    def learns_cost(self) -> bool:
+        """Whether it wants to be told what packs were measured to cost. Its plans are a function
+        of that, too, then, and a run is not repeatable but by its record."""
+        return False
+
+    def learn_cost(self, *, linear: float, quadratic: float, constant: float) -> None:
+        """From the next plan on, a sample takes linear * tokens + quadratic * tokens**2 + constant
+        seconds."""
+
     def cost_of(self, members: Sequence[Lengths]) -> float:
         """What a pack of these is taken to cost, in any unit; the default counts tokens."""
         return float(sum(member.tokens for member in members))

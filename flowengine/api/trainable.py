@@ -8,12 +8,18 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor.parallel import ParallelStyle
+
 from flowengine.api.operator import Operator
+from flowengine.api.shape import TransformerShape
+from flowengine.api.spread import spread
 from flowengine.api.values import Answer, Features, Outcome, Pack, Sample
 
 M = TypeVar("M", bound=nn.Module)
@@ -30,10 +36,32 @@ class Trainable(Operator, Generic[M]):
         Parameters that do not require a gradient stay as they are.
         """
 
+    def tensor_plan(self) -> Mapping[str, ParallelStyle]:
+        """How a gang's tensor ranks share the module: a style of torch.distributed.tensor.parallel
+        for each submodule by name, in which * stands for any part between dots.
+
+        What the operator's `forward`, `loss` and `answers` take and give must be whole tensors, the
+        same in all ranks. Empty for a module that cannot be shared so.
+        """
+        return {}
+
+    def parallelize(self, module: M, mesh: DeviceMesh) -> None:
+        """Spreads the module's weights over a gang, in place. mesh: of dimensions "data", "tensor".
+
+        The default shares submodules over "tensor" by `tensor_plan`, and shards all parameters over
+        "data" with FSDP2: each item of a ModuleList is gathered by itself, and then the rest.
+        """
+        spread(module, mesh, self.tensor_plan())
+
     def origin(self, module: M) -> dict[str, str]:
         """What to write into the weights file's header: where the weights came from, and what is
         needed to put them back there. Empty for weights that were made here."""
         return {}
+
+    def shape(self) -> TransformerShape | None:
+        """The dimensions that `flowengine plan` and `simulate` compute its cost from, without
+        building it; None where only a profile can tell."""
+        return None
 
 
 class Encoder(Trainable[M], Generic[M, B]):

@@ -7,7 +7,9 @@ Rules.
   memory, without a copy, until it gives the item back. Items of up to INLINE_BYTES travel in the
   message instead.
 - At most `items` items and `size_bytes` bytes are under way; beyond that `reserve` waits. Credits
-  come back in lots of half the bound, and always before the consumer itself waits.
+  come back in lots of half the bound or of LOT_BYTES, and always before the consumer itself waits:
+  memory that was read just now is still in the processor's caches when it is written again.
+- Who waits looks for LOOK_S before going to sleep, since waking a sleeper takes about as long.
 - On the link an item is (ITEM, its bytes or its address, dtype, shape); (BACK, count, addresses)
   gives items back; END is the last.
 - A peer that has died or closed its end is noticed by whoever waits, or next waits: the consumer
@@ -42,6 +44,12 @@ from flowengine.pool.payload import dtype_name
 
 WAIT_S = 60.0
 """How long an end waits for the other before it says so."""
+
+LOOK_S = 200e-6
+"""How long an end looks for something new before it sleeps; about what waking it would take."""
+
+LOT_BYTES = 1 << 22
+"""Bytes that a consumer gives back at once, if they are not half the items before."""
 
 
 @dataclass
@@ -132,7 +140,7 @@ class DirectOutlet:
 
     def _take_back(self, what: str) -> None:
         self._link.flush()
-        if not self._link.wait(self._wait_s):
+        if not self._link.wait(self._wait_s, look_s=LOOK_S):
             raise RunError(
                 f"the consumer gave nothing back for {self._wait_s:g} s, while the producer waits "
                 f"for {what}; let go of items that were received"
@@ -195,6 +203,8 @@ class DirectInlet:
         self._arrived: deque[tuple[bytes | int, str, list[int]]] = deque()
         self._ended = False
         self._done: list[int] = []
+        self._done_bytes = 0
+        self._sizes: dict[int, int] = {}
 
     def __iter__(self) -> Iterator[Lease]:
         """Leases on the items, in order; RunError if none comes in time."""
@@ -216,13 +226,15 @@ class DirectInlet:
     def _lease(self, where: bytes | int, dtype: str, shape: list[int]) -> Lease:
         if isinstance(where, int):
             payload = Payload(None, where, 0, dtype, tuple(shape))
+            self._sizes[where] = payload.num_bytes
             return Lease(self.pool.view(payload), where, self._on_release)
         tensor = inline_tensor(Payload(where, 0, 0, dtype, tuple(shape)))
         return Lease(tensor, 0, self._on_release)
 
     def _on_release(self, address: int) -> None:
         self._done.append(address)
-        if len(self._done) >= self._lot:
+        self._done_bytes += self._sizes.pop(address, 0)
+        if len(self._done) >= self._lot or self._done_bytes >= LOT_BYTES:
             self._give_back()
 
     def _wait(self) -> bool:
@@ -231,7 +243,7 @@ class DirectInlet:
         while not (self._arrived or self._ended or self._link.closed):
             self._give_back()
             self._link.flush()
-            if not self._link.wait(self._wait_s):
+            if not self._link.wait(self._wait_s, look_s=LOOK_S):
                 raise RunError(f"the producer of this channel sent nothing for {self._wait_s:g} s")
             self._take_in()
         return bool(self._arrived)
@@ -245,5 +257,5 @@ class DirectInlet:
 
     def _give_back(self) -> None:
         if self._done:
-            done, self._done = self._done, []
+            done, self._done, self._done_bytes = self._done, [], 0
             self._link.send((Kind.BACK, len(done), [address for address in done if address]))

@@ -10,6 +10,7 @@ A message is a tuple that starts with its kind:
     RELEASE   [(span, count), ...]       leases returned to the owner of the spans
     GRADIENT  [(span, count), ...]       leases returned; the spans now hold gradients
     NOTICE    kind, step, ...            between trained stages and the coordinator
+    GANG      action, filled             between the ranks of a gang, see flowengine.runtime.muster
     ITEM, BACK                           of direct channels, see flowengine.channel.direct
 
 OPEN, ROWS, CLOSE and END keep their order per channel. CREDIT, RELEASE, GRADIENT and NOTICE need no
@@ -49,6 +50,7 @@ class Kind(IntEnum):
     NOTICE = 8
     ITEM = 9
     BACK = 10
+    GANG = 11
 
 
 class Row(NamedTuple):

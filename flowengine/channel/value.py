@@ -20,19 +20,28 @@ from torch import Tensor
 
 from flowengine.pool import Payload
 
+_PLAIN = frozenset({type(None), bool, int, float, str, bytes})
+"""Types whose values are trees as they are."""
+
 
 def flatten(value: Any, place: Callable[[Tensor, bool], Any]) -> Any:
     """The tree of `value`; `place(tensor, was_array)` stands in for each tensor.
 
     TypeError for what is neither a dataclass nor part of a tree.
     """
+    kind: Any = type(value)
+    if kind in _PLAIN:
+        return value
+    names = _field_names(kind)
+    if names is not None:
+        return {name: flatten(getattr(value, name), place) for name in names}
     if isinstance(value, Tensor):
         return place(value, False)
     if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
         return place(_tensor_of(value), True)
     if isinstance(value, np.generic):
         return flatten(value.item(), place)
-    if value is None or isinstance(value, bool | int | float | str | bytes):
+    if isinstance(value, int | float | str | bytes):  # Of a class of its own, as an IntEnum.
         return value
     if isinstance(value, dict):
         return {key: flatten(item, place) for key, item in value.items()}
@@ -40,9 +49,6 @@ def flatten(value: Any, place: Callable[[Tensor, bool], Any]) -> Any:
         return tuple(flatten(item, place) for item in value)
     if isinstance(value, list):
         return [flatten(item, place) for item in value]
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = dataclasses.fields(value)
-        return {field.name: flatten(getattr(value, field.name), place) for field in fields}
     array = isinstance(value, np.ndarray)
     name = f"n array of {value.dtype}" if array else f" {type(value).__name__}"
     raise TypeError(
@@ -60,8 +66,12 @@ def restore(kind: Any, tree: Any, load: Callable[[Payload], Tensor]) -> Any:
         found = _dataclass_of(kind, tree)
         if found is not None:
             kinds = _field_types(found)
-            names = [field.name for field in dataclasses.fields(found)]
-            return found(**{name: restore(kinds.get(name), tree[name], load) for name in names})
+            return found(
+                **{
+                    name: restore(kinds.get(name), tree[name], load)
+                    for name in _field_names(found) or ()
+                }
+            )
         return {key: restore(_item_type(kind, -1), item, load) for key, item in tree.items()}
     if isinstance(tree, tuple):
         return tuple(restore(_item_type(kind, i), item, load) for i, item in enumerate(tree))
@@ -99,21 +109,36 @@ def _tensor_of(array: np.ndarray[Any, Any]) -> Tensor:
     return torch.from_numpy(array if usable else array.astype(plain, order="C"))
 
 
+@cache
+def _field_names(kind: Any) -> tuple[str, ...] | None:
+    """A dataclass's fields, in order; None for what is no dataclass."""
+    if not dataclasses.is_dataclass(kind):
+        return None
+    return tuple(field.name for field in dataclasses.fields(kind))
+
+
 def _options(kind: Any) -> tuple[Any, ...]:
     """The types that a union allows; a type that is no union is the only one."""
     is_union = typing.get_origin(kind) in (typing.Union, types.UnionType)
     return typing.get_args(kind) if is_union else (kind,)
 
 
+@cache
+def _dataclasses(kind: Any) -> tuple[Any, ...]:
+    """The dataclasses that `kind` allows."""
+    return tuple(k for k in _options(kind) if isinstance(k, type) and dataclasses.is_dataclass(k))
+
+
 def _dataclass_of(kind: Any, tree: dict[Any, Any]) -> Any:
     """Of the dataclasses that `kind` allows, the one with these fields; the only one, if so."""
-    options = [k for k in _options(kind) if isinstance(k, type) and dataclasses.is_dataclass(k)]
+    options = _dataclasses(kind)
     if len(options) == 1:
         return options[0]
     names = set(tree)
-    return next((k for k in options if {f.name for f in dataclasses.fields(k)} == names), None)
+    return next((option for option in options if set(_field_names(option) or ()) == names), None)
 
 
+@cache
 def _item_type(kind: Any, index: int) -> Any:
     """The type of item `index` of a list, tuple or dict of type `kind`; None if it does not say."""
     for option in _options(kind):

@@ -11,6 +11,7 @@ from flowengine.checkpoint.manifest import (
 )
 from flowengine.checkpoint.part import Part, read_part, write_part
 from flowengine.checkpoint.publish import Publisher
+from flowengine.checkpoint.spread import is_spread, local_of, whole
 from flowengine.checkpoint.store import PartStore
 from flowengine.checkpoint.training import gather_training, restore_training
 from flowengine.checkpoint.writer import PartWriter
@@ -28,10 +29,13 @@ __all__ = [
     "find_differences",
     "find_run",
     "gather_training",
+    "is_spread",
+    "local_of",
     "newest_checkpoint",
     "open_checkpoint",
     "partial_dir",
     "read_part",
     "restore_training",
+    "whole",
     "write_part",
 ]

@@ -28,6 +28,7 @@ class Manifest:
     graph: its name. step: the training steps behind it. description: what makes another graph the
     same (describe_graph). machine: see describe_machine. parts: the stages that have one.
     losses: per step so far. dead_letters: samples that are left out, {"sample", "stage", "reason"}.
+    plans: what the next plans depend on besides the lengths (flowengine.runtime.plans).
     """
 
     graph: str
@@ -37,6 +38,7 @@ class Manifest:
     parts: list[str]
     losses: list[float]
     dead_letters: list[dict[str, Any]] = field(default_factory=list)
+    plans: dict[str, Any] = field(default_factory=dict)
     format: int = FORMAT
 
     def to_json(self) -> str:

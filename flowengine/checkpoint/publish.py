@@ -21,7 +21,8 @@ from flowengine.graph import Graph
 class Publisher:
     """Makes checkpoints whole, and removes those that are older than `keep_last`.
 
-    parts: the stages that write one. losses, dead_letters: give those known so far.
+    parts: the stages that write one. losses, dead_letters: give those known so far. plans: gives
+    what the plans behind a step depend on.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class Publisher:
         keep_last: int,
         losses: Callable[[], list[float]],
         dead_letters: Callable[[], list[dict[str, Any]]] = list,
+        plans: Callable[[int], dict[str, Any]] = lambda _: {},
     ) -> None:
         self._graph = graph
         self._folder = folder
@@ -40,6 +42,7 @@ class Publisher:
         self._keep_last = keep_last
         self._losses = losses
         self._dead_letters = dead_letters
+        self._plans = plans
         folder.sweep()
 
     def poll(self) -> list[tuple[int, Path]]:
@@ -61,6 +64,7 @@ class Publisher:
             parts=self._parts,
             losses=losses,
             dead_letters=self._dead_letters(),
+            plans=self._plans(step),
         )
         path = self._folder.publish(manifest)
         self._folder.keep_last(self._keep_last)

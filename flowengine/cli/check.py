@@ -49,6 +49,7 @@ def describe(graph: Graph) -> str:
         takes = ", ".join(type_name(kind) for kind in stage.signature.inputs.values())
         gives = ", ".join(type_name(kind) for kind in stage.signature.outputs.values())
         placed = f" x{stage.replicas}" if stage.replicas > 1 else ""
+        placed += f"  gang {stage.gang}" if stage.gang.size > 1 else ""
         types = " -> ".join(part for part in (takes, gives) if part)
         lines.append(f"  {stage.name:<{width}}  {kind_of(stage):<9}  {types}{placed}")
     return "\n".join(lines)

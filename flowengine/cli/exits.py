@@ -8,6 +8,7 @@ from flowengine.errors import (
     GraphError,
     InterruptedRunError,
     OutOfBudgetError,
+    PlanError,
     StageError,
     StallError,
     WorkerLostError,
@@ -36,6 +37,7 @@ MEANINGS = {
 
 _CODES: tuple[tuple[type[FlowError], int], ...] = (
     (GraphError, REFUSED),
+    (PlanError, REFUSED),
     (CheckpointError, NO_CHECKPOINT),
     (InterruptedRunError, INTERRUPTED),
     (StallError, STALLED),

@@ -16,8 +16,10 @@ from flowengine.cli.lineage import lineage
 from flowengine.cli.new import new
 from flowengine.cli.operators import operators
 from flowengine.cli.pack import pack
+from flowengine.cli.plan import plan
 from flowengine.cli.reading import compare, report, trace
 from flowengine.cli.run import run
+from flowengine.cli.simulate import simulate
 from flowengine.cli.verify import verify
 from flowengine.cli.version import version
 from flowengine.cli.watch import top
@@ -68,7 +70,9 @@ for command in (
     new,
     operators,
     pack,
+    plan,
     report,
+    simulate,
     top,
     trace,
     version,

@@ -14,10 +14,12 @@ import click
 
 from flowengine.cli.steps import STEPS
 from flowengine.cli.target import load, takes_graph, user_code
+from flowengine.errors import FlowError
 from flowengine.nursery import open_nursery
 
 if TYPE_CHECKING:
     from flowengine.graph import Graph
+    from flowengine.observe.otel import OpenTelemetry
     from flowengine.observe.rates import Peak
     from flowengine.runtime.events import Observer
 
@@ -227,7 +229,23 @@ def _exported(
             curves = WeightsAndBiases(run_dir, config=describe_graph(graph), peak=peak)
             closing.callback(curves.close)
             found.append(curves)
+        from flowengine.observe.otel import OpenTelemetry, wanted_signals
+
+        if signals := wanted_signals():
+            try:
+                exporter = OpenTelemetry(signals)
+            except FlowError as error:
+                click.echo(f"no telemetry: {error}", err=True)
+            else:
+                closing.callback(_close_exporter, exporter)
+                found.append(exporter)
         yield found
+
+
+def _close_exporter(exporter: OpenTelemetry) -> None:
+    exporter.close()
+    if exporter.trouble is not None:
+        click.echo(f"opentelemetry: {exporter.trouble}", err=True)
 
 
 def _checkpoint(resume: str, name: str) -> Path:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from flowengine.errors import GraphError
+from flowengine.graph import gang_rules as gangs
 from flowengine.graph import shape_rules as shape
 from flowengine.graph import stream_rules as streams
 from flowengine.graph import training_rules as training
@@ -31,6 +32,8 @@ _MEANING: tuple[Rule, ...] = (
     training.features_fit_the_objective,
     training.weights_can_train,
     training.feedbacks_reach_encoders,
+    gangs.gangs_are_possible,
+    gangs.windows_hold_a_slot,
     training.pool_holds_a_pack,
     training.evaluations_are_read,
 )

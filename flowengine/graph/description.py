@@ -52,6 +52,26 @@ class Credits:
 
 
 @dataclass(frozen=True)
+class Gang:
+    """How many ranks (processes) run one copy of a stage together, as one torch.distributed group.
+
+    data: ranks that take packs in turn, the weights sharded over them (FSDP2). tensor: ranks that
+    share each matrix product (tensor parallel). Ranks are numbered row by row over (data, tensor).
+    """
+
+    data: int = 1
+    tensor: int = 1
+
+    @property
+    def size(self) -> int:
+        """All ranks."""
+        return self.data * self.tensor
+
+    def __str__(self) -> str:
+        return f"{self.data} x {self.tensor}"
+
+
+@dataclass(frozen=True)
 class Endpoint:
     """One output port of a stage; the pool's only port is ("pool", "out")."""
 
@@ -64,7 +84,8 @@ class Endpoint:
 
 @dataclass
 class StageSpec:
-    """A stage as described. `line` is where the graph file made it."""
+    """A stage as described. `line` is where the graph file made it. `threads` of each worker are
+    set by a plan; None leaves them to the runtime."""
 
     name: str
     what: Operator | Callable[..., Any]
@@ -72,10 +93,12 @@ class StageSpec:
     inputs: dict[str, list[Endpoint]]
     line: str
     replicas: int = 1
+    gang: Gang = field(default_factory=Gang)
     optimizer: Optimizer | None = None
     freeze: bool = False
     activations: Activations = "stash"
     window: int | None = None
+    threads: int | None = None
     credits: Credits = field(default_factory=Credits)
     dtype: DType | None = None
     bad_samples: BadSamples = "raise"
@@ -91,6 +114,16 @@ class StageSpec:
         if isinstance(self.bad_samples, Skip):
             return self.bad_samples.limit
         return math.inf if self.bad_samples == "dead-letter" else 0
+
+    @property
+    def num_workers(self) -> int:
+        """How many processes run it."""
+        return self.replicas * self.gang.size
+
+    @property
+    def ways(self) -> int:
+        """How many of its workers take packs in turn."""
+        return self.replicas * self.gang.data
 
     @property
     def producers(self) -> list[Endpoint]:

@@ -23,6 +23,7 @@ from flowengine.graph.description import (
     Endpoint,
     EvaluationSpec,
     FeedbackSpec,
+    Gang,
     PoolSpec,
     StageSpec,
     Step,
@@ -90,6 +91,7 @@ class Graph:
         *streams: Stream | Sequence[Stream],
         name: str | None = None,
         replicas: int = 1,
+        gang: int | Gang = 1,
         optimizer: Optimizer | None = None,
         freeze: bool = False,
         activations: Activations = "stash",
@@ -101,7 +103,8 @@ class Graph:
         """Adds a stage that runs `what` on these streams, one per input port; the stage's stream.
 
         A port given a list of streams merges them; several ports are joined by sample id.
-        replicas: how many workers run it. optimizer, freeze: of a trainable operator.
+        replicas: how many workers run it. gang: how many ranks share its weights (a number of data
+            ranks, or a Gang). optimizer, freeze: of a trainable operator.
         activations: keep an encoder's activations until its gradients return ("stash"), or compute
             them again then ("recompute": less memory, one more forward).
         window: how many packs an encoder may have encoded whose gradients it has not taken in;
@@ -148,6 +151,7 @@ class Graph:
                 inputs=inputs,
                 line=_caller(),
                 replicas=replicas,
+                gang=gang if isinstance(gang, Gang) else Gang(data=gang),
                 optimizer=optimizer,
                 freeze=freeze,
                 activations=activations,

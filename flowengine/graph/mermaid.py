@@ -37,6 +37,8 @@ def describe_stage(stage: StageSpec, newline: str = "<br/>") -> str:
     lines = [stage.name, type(what).__name__ if isinstance(what, Operator) else "function"]
     if stage.replicas > 1:
         lines.append(f"{stage.replicas} replicas")
+    if stage.gang.size > 1:
+        lines.append(f"gang of {stage.gang}")
     if stage.freeze:
         lines.append("frozen")
     return newline.join(lines)

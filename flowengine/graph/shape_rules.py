@@ -21,6 +21,8 @@ def numbers_are_sane(graph: Graph) -> Iterator[str]:
     if graph.steps is not None:
         at_least.append((f"{graph}: steps", graph.steps, 1))
     at_least += [(f"{s}: replicas", s.replicas, 1) for s in graph.stages]
+    at_least += [(f"{s}: gang data", s.gang.data, 1) for s in graph.stages]
+    at_least += [(f"{s}: gang tensor", s.gang.tensor, 1) for s in graph.stages]
     at_least += [(f"{s}: window", s.window, 1) for s in graph.stages if s.window is not None]
     at_least += [(f"{s}: credits items", s.credits.items, 1) for s in graph.stages]
     for evaluation in graph.evaluations:

@@ -17,7 +17,7 @@ _PAGE = 4096
 
 
 def share_bytes(graph: Graph, stage: StageSpec) -> int:
-    """The bytes of payload that one replica of this stage may have in the pool at a time.
+    """The bytes of payload that one worker of this stage may have in the pool at a time.
 
     The capacity is divided evenly over the workers that emit payloads; an objective, whose only
     payloads are long answers, counts for a sixteenth of a worker.
@@ -45,7 +45,7 @@ def capacity_for(graph: Graph, stage: StageSpec, *, share: int) -> int:
 
 
 def _total(graph: Graph) -> int:
-    return sum(_weight(graph, stage) * stage.replicas for stage in graph.stages)
+    return sum(_weight(graph, stage) * stage.ways for stage in graph.stages)
 
 
 def _weight(graph: Graph, stage: StageSpec) -> int:

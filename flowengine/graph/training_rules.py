@@ -9,6 +9,7 @@ from typing import Any
 from flowengine.api import Encoder, Objective, Packer, Source, Trainable
 from flowengine.graph.description import POOL, Endpoint, FeedbackSpec, StageSpec
 from flowengine.graph.dtype import ITEM_BYTES
+from flowengine.graph.gang_rules import packs_at_once
 from flowengine.graph.graph import Graph
 from flowengine.graph.ports import fits, read_signature, type_name
 from flowengine.graph.shape_rules import ancestors
@@ -121,15 +122,23 @@ def pool_holds_a_pack(graph: Graph) -> Iterator[str]:
         if isinstance(stage.what, Encoder):
             share = share_bytes(graph, stage)
             item_bytes = ITEM_BYTES.get(graph.dtype_of(stage), 4)
-            needed = max_tokens * math.prod(stage.what.feature_shape()) * item_bytes
+            pack = max_tokens * math.prod(stage.what.feature_shape()) * item_bytes
+            packs = packs_at_once(graph, stage)
+            needed = (2 * packs - 1) * pack  # So one fits however those before it lie.
             if needed > share:
                 enough = capacity_for(graph, stage, share=needed)
                 yield (
-                    f"pool ({pool.line}): one pack of {max_tokens} tokens has up to "
+                    f"pool ({pool.line}): {_packs(packs, max_tokens)} up to "
                     f"{format_bytes(needed)} of features of '{stage.name}', whose share of "
                     f"capacity='{format_bytes(pool.capacity)}' is {format_bytes(share)}; raise "
                     f"capacity= to at least {enough} bytes, or lower max_tokens="
                 )
+
+
+def _packs(count: int, max_tokens: int) -> str:
+    if count == 1:
+        return f"one pack of {max_tokens} tokens has"
+    return f"{count} packs of {max_tokens} tokens, which a gang takes at once, need room for"
 
 
 def evaluations_are_read(graph: Graph) -> Iterator[str]:

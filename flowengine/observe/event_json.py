@@ -8,6 +8,8 @@
     {"event": "restarted", "step", "wall_s", "restarts", "reason"}     later lines hold again what
                                                                      follows that step
     {"event": "left_out", "sample", "wall_s", "stage", "reason"}
+    {"event": "cost_fitted", ...}   the fields of CostFitted
+    {"event": "cost_drifted", "step", "wall_s", "error"}
     {"event": "run_failed", "wall_s", "error"}
 
 JSON has no NaN: a number that is not finite becomes null, and the object says so under
@@ -26,6 +28,8 @@ from typing import Any
 
 from flowengine.runtime.events import (
     CheckpointDone,
+    CostDrifted,
+    CostFitted,
     Event,
     LeftOut,
     Reported,
@@ -42,6 +46,8 @@ EVENT_NAMES: dict[type[Any], str] = {
     CheckpointDone: "checkpoint",
     Restarted: "restarted",
     LeftOut: "left_out",
+    CostFitted: "cost_fitted",
+    CostDrifted: "cost_drifted",
     RunFailed: "run_failed",
 }
 """The events that are kept, by their names in JSON."""

@@ -127,6 +127,7 @@ def _header(files: RunFiles, verdict: Verdict) -> str:
         "tokens/s": _number(report["tokens_per_s"], ",.0f"),
         "took": format_duration(report["wall_s"]),
         "pool, at most": format_bytes(peak) if peak is not None else "-",
+        **_disk_tile(report["pool"]),
         "packs full": _number(report["pool"]["mean_pack_fill"], ".0%"),
     }
     if report["restarts"]:
@@ -140,6 +141,12 @@ def _header(files: RunFiles, verdict: Verdict) -> str:
         f'{failed}<div class="tiles">{shown}</div>'
         f'<div class="verdict"><b>{escape(verdict.text)}</b> {escape(verdict.advice)}</div>'
     )
+
+
+def _disk_tile(pool: Mapping[str, Any]) -> dict[str, str]:
+    if not pool["disk_capacity_bytes"]:
+        return {}
+    return {"on disk, at most": format_bytes(pool["disk_peak_bytes"])}
 
 
 def _graph(files: RunFiles, shares: Mapping[str, Shares], verdict: Verdict) -> str:

@@ -21,6 +21,7 @@ from flowengine.observe.run_files import RunFiles
 
 STRETCHES = 60
 WINDOW_STEPS = 3
+SHOWN_REPLICAS = 16
 CHANNELS = 5
 """The fullest channels are drawn, so many at most."""
 
@@ -54,7 +55,8 @@ def draw_shares(shares: Mapping[str, Shares], marked: str | None, *, name: str =
 
 
 def draw_timeline(files: RunFiles) -> str:
-    """What every replica did in a few consecutive steps from the middle of the run."""
+    """What the replicas, up to SHOWN_REPLICAS of a stage, did in a few consecutive steps from the
+    middle of the run."""
     ends = {step["step"]: step["wall_s"] for step in files.steps}
     first = _middle_step(sorted(ends), set(files.spans["step"].to_pylist()))
     if first is None:
@@ -67,8 +69,10 @@ def draw_timeline(files: RunFiles) -> str:
     rows: dict[str, list[dict[str, Any]]] = {}
     replicas = {name: stage["replicas"] for name, stage in files.config["stages"].items()}
     for name, count in replicas.items():
-        rows |= {_label(name, replica, count): [] for replica in range(count)}
-    for span in files.spans.filter(within).to_pylist():
+        shown = range(min(count, SHOWN_REPLICAS))
+        rows |= {_label(name, replica, count): [] for replica in shown}
+    few = pc.and_(within, pc.less(files.spans["replica"], SHOWN_REPLICAS))
+    for span in files.spans.filter(few).to_pylist():
         rows[_label(span["stage"], span["replica"], replicas[span["stage"]])].append(span)
     marks = [(ends[step], f"step {step} done") for step in range(first, last + 1)]
     return timeline_chart(rows, window=window, marks=marks) + _note(
@@ -110,8 +114,9 @@ def draw_occupancy(files: RunFiles) -> str:
         if bound:
             lines[row["name"]][0].append(row["wall_s"])
             lines[row["name"]][1].append(100 * used / bound)
-    fullest = sorted(lines, key=lambda name: (name != "pool", -max(lines[name][1])))
-    shown = [n for n in fullest if n == "pool" or max(lines[n][1]) > 0][: 1 + CHANNELS]
+    tiers = [name for name in lines if bounds[name][0] == "pool"]
+    channels = [name for name in lines if name not in tiers and max(lines[name][1]) > 0]
+    shown = tiers + sorted(channels, key=lambda name: -max(lines[name][1]))[:CHANNELS]
     if not shown:
         return "<p>Nobody looked at the pool or the channels.</p>"
     named = {_bounded(name, *bounds[name]): lines[name] for name in shown}
@@ -142,9 +147,27 @@ def draw_packs(files: RunFiles) -> list[str]:
         label = "cost of the pack / mean of its step"
         drawn.append(histogram(evens, name="balance", x_label=label))
     text = f"{len(packs)} packs, {sum(fills) / len(fills):.0%} full in the mean."
+    text += _describe_cost(files.report)
     if worst:
         text += f" A step's costliest pack costs {sum(worst) / len(worst):.2f} times its mean pack."
     return [f'<div class="pair">{"".join(drawn)}</div>', _note(text)]
+
+
+def _describe_cost(report: Mapping[str, Any]) -> str:
+    """How well a cost fits the packs' measured times."""
+    last, drifts = report["cost"]["last"], report["cost"]["drifts"]
+    said = (
+        f" {report['deferred']} samples were left to the next step." if report["deferred"] else ""
+    )
+    if last is None:
+        return said
+    said += (
+        f" Measured, a sample of n tokens takes {1e6 * last['linear']:.3g} n + "
+        f"{1e6 * last['quadratic']:.3g} n² + {1e6 * last['constant']:.3g} us; the residual "
+        f"over {last['packs']} packs is {last['residual']:.0%} of their mean time."
+    )
+    steps = ", ".join(str(drift["step"]) for drift in drifts[:8])
+    return said + (f" The cost before it drifted at step {steps}." if drifts else "")
 
 
 def draw_staleness(staleness: Sequence[int]) -> str:
@@ -181,7 +204,7 @@ def _spread(into: list[float], span: Mapping[str, Any], end_s: float) -> None:
 
 def _bounded(name: str, kind: str, bound: int) -> str:
     if kind == "pool":
-        return f"pool ({format_bytes(bound)})"
+        return f"{name} ({format_bytes(bound)})"
     return f"{name.replace('>', ' to ').partition(':')[0]} ({bound} rows)"
 
 

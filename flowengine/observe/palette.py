@@ -52,6 +52,13 @@ def themed(svg: str) -> str:
     return svg
 
 
+def plain_colours(svg: str) -> str:
+    """A themed drawing in its light colours, for a file of its own."""
+    for name, (light, _) in COLOURS.items():
+        svg = svg.replace(f"var(--{name})", light)
+    return svg
+
+
 def style_sheet() -> str:
     """The variables, for light and dark, and for a reader who chooses with data-theme."""
     light = "".join(f"--{name}:{value[0]};" for name, value in COLOURS.items())

@@ -140,14 +140,18 @@ class Recorder:
 
 
 def occupancy_columns(status: Status) -> dict[str, list[Any]]:
-    """Rows of occupancy.parquet: the pool's, and one per channel."""
-    pool, channels = status.pool, status.channels
+    """Rows of occupancy.parquet: one per tier of the pool, and one per channel."""
+    channels = status.channels
+    tiers = [("pool", status.pool.used_bytes, status.pool.capacity_bytes)]
+    if status.pool.disk_capacity_bytes:
+        tiers.append(("disk", status.pool.disk_bytes, status.pool.disk_capacity_bytes))
+    unknown = [None] * len(tiers)
     return {
-        "wall_s": [status.wall_s] * (1 + len(channels)),
-        "kind": ["pool"] + ["channel"] * len(channels),
-        "name": ["pool", *(f"{c.producer}>{c.consumer}:{c.port}" for c in channels)],
-        "items": [None, *(channel.items for channel in channels)],
-        "bound_items": [None, *(channel.bound_items for channel in channels)],
-        "num_bytes": [pool.used_bytes, *(channel.num_bytes for channel in channels)],
-        "bound_bytes": [pool.capacity_bytes, *(channel.bound_bytes for channel in channels)],
+        "wall_s": [status.wall_s] * (len(tiers) + len(channels)),
+        "kind": ["pool"] * len(tiers) + ["channel"] * len(channels),
+        "name": [t[0] for t in tiers] + [f"{c.producer}>{c.consumer}:{c.port}" for c in channels],
+        "items": [*unknown, *(channel.items for channel in channels)],
+        "bound_items": [*unknown, *(channel.bound_items for channel in channels)],
+        "num_bytes": [t[1] for t in tiers] + [channel.num_bytes for channel in channels],
+        "bound_bytes": [t[2] for t in tiers] + [channel.bound_bytes for channel in channels],
     }

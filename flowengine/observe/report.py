@@ -4,7 +4,8 @@
     run_dir           the run directory; created: when the run started, UTC, ISO 8601
     config            graph, file, step_samples, steps, staleness, clip_norm, seed, dtype, runtime,
                       command (the command line), pool_capacity_bytes, feedback, evaluation,
-                      stages: by name its kind, operator (its repr), line, reads, replicas,
+                      stages: by name its kind, operator (its repr), line, reads, replicas (ranks
+                      of a gang among them), gang (data and tensor ranks),
                       optimizer, freeze, dtype, activations, window
                       environment: flowengine, python, torch, platform, cores, threads
     steps, samples, tokens, targets     trained
@@ -19,8 +20,14 @@
     staleness         per step: the largest of its encoders, in optimizer steps
     stages            by name: busy_s, blocked_s, starved_s, causes, summed over its replicas; and
                       replicas: the same one by one
-    pool              peak_bytes, capacity_bytes, packs, mean_pack_fill (tokens over room),
-                      mean_padding (what of the room stayed empty; it is not computed)
+    pool              peak_bytes, capacity_bytes, disk_peak_bytes, disk_capacity_bytes, packs,
+                      mean_pack_fill (tokens over room), mean_padding (what of the room stayed
+                      empty; it is not computed)
+    deferred          samples that were left to the next step, counted once each
+    cost              of packs, as measured: fits, how many there were; last, the fields of the
+                      last (linear, quadratic, constant in seconds; residual as a part of the mean
+                      time; packs), null if there is none; drifts: {step, wall_s, error} of every
+                      time that the fit no longer held
     results           what operators reported last: by stage and name
                       evaluations: a list of {step, wall_s, results}, in order, where results holds
                       what the stages that read answers reported, by stage and name
@@ -39,6 +46,7 @@ import os
 import platform
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -96,9 +104,17 @@ def make_report(
         "pool": {
             "peak_bytes": pool.peak_bytes if pool else None,
             "capacity_bytes": pool.capacity_bytes if pool else None,
+            "disk_peak_bytes": pool.disk_peak_bytes if pool else None,
+            "disk_capacity_bytes": pool.disk_capacity_bytes if pool else None,
             "packs": packs,
             "mean_pack_fill": fill,
             "mean_padding": None if fill is None else 1 - fill,
+        },
+        "deferred": sum(step.deferred for step in steps),
+        "cost": {
+            "fits": len(tally.fits),
+            "last": asdict(tally.fits[-1]) if tally.fits else None,
+            "drifts": [asdict(drift) for drift in tally.drifts],
         },
         "results": {**tally.results, "evaluations": _evaluations(tally, graph)},
         "weights": dict(done.weights) if done else {},
@@ -156,7 +172,8 @@ def describe_graph(graph: Graph) -> dict[str, Any]:
                 "operator": describe_operator(stage.what),
                 "line": stage.line,
                 "reads": [str(endpoint) for endpoint in stage.producers],
-                "replicas": stage.replicas,
+                "replicas": stage.num_workers,
+                "gang": [stage.gang.data, stage.gang.tensor],
                 "optimizer": repr(stage.optimizer) if stage.optimizer else None,
                 "freeze": stage.freeze,
                 "dtype": stage.dtype,

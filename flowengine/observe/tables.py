@@ -64,7 +64,7 @@ OCCUPANCY = pa.schema(
     [
         _field("wall_s", pa.float64(), "seconds since the run started"),
         _field("kind", pa.string(), "pool or channel"),
-        _field("name", pa.string(), "of a channel: producer>consumer:port; of the pool: pool"),
+        _field("name", pa.string(), "producer>consumer:port, or the pool's tier: pool, disk"),
         _field("items", pa.int64(), "rows on the channel; null for the pool"),
         _field("bound_items", pa.int64(), "the most rows; null for the pool"),
         _field("num_bytes", pa.int64(), "bytes in the pool, or of rows on the channel"),

@@ -6,6 +6,8 @@ from typing import Any
 
 from flowengine.runtime.events import (
     CheckpointDone,
+    CostDrifted,
+    CostFitted,
     Effort,
     Event,
     LeftOut,
@@ -45,6 +47,8 @@ class Tally:
         self.checkpoints: list[CheckpointDone] = []
         self.restarts: list[Restarted] = []
         self.dead_letters: dict[int, LeftOut] = {}
+        self.fits: list[CostFitted] = []
+        self.drifts: list[CostDrifted] = []
         self.wall_s = 0.0
         self.samples = 0
         self.tokens = 0
@@ -72,6 +76,10 @@ class Tally:
                 self._go_back(event)
             case LeftOut():
                 self.dead_letters[event.sample] = event
+            case CostFitted():
+                self.fits.append(event)
+            case CostDrifted():
+                self.drifts.append(event)
             case CheckpointDone():
                 self.checkpoints.append(event)
             case RunDone():

@@ -163,7 +163,7 @@ def _counters(files: RunFiles, window: tuple[float, float]) -> Iterator[Event]:
             yield {
                 "ph": "C",
                 "pid": LEVELS,
-                "name": "pool, bytes" if pool else f"{row['name']}, rows",
+                "name": f"{row['name']}, {'bytes' if pool else 'rows'}",
                 "ts": micros(row["wall_s"]),
                 "args": {"bytes": row["num_bytes"]} if pool else {"rows": row["items"]},
             }

@@ -37,7 +37,7 @@ def draw_view(tally: Tally) -> RenderableType:
     """The live view: where the run is, how fast, what every stage does, how full the pool is."""
     parts: list[RenderableType] = [_header(tally), _speed_line(tally)]
     if tally.status is not None:
-        parts += [Text(), _Body(tally, tally.status), Text(), _pool_line(tally.status)]
+        parts += [Text(), _Body(tally, tally.status), Text(), *_pool_lines(tally.status)]
     return Group(*parts)
 
 
@@ -96,6 +96,8 @@ def summary_lines(tally: Tally, run_dir: Path | None) -> list[str]:
     if tally.status is not None:
         shares = sorted(_busy_shares(tally.status).items(), key=lambda item: -item[1])[:3]
         lines.append("busiest: " + ", ".join(f"{name} {share:.0%}" for name, share in shares))
+    if tally.fits:
+        lines.append(cost_line(tally))
     for stage, results in tally.results.items():
         for name, value in results.items():
             label = name if name == stage else f"{stage} {name}"
@@ -103,6 +105,14 @@ def summary_lines(tally: Tally, run_dir: Path | None) -> list[str]:
     if run_dir is not None:
         lines.append(f"run directory: {run_dir}")
     return lines
+
+
+def cost_line(tally: Tally) -> str:
+    """How well a cost fits the packs' measured times, as one line of text."""
+    last = tally.fits[-1]
+    text = f"cost of packs: fitted to {last.packs} packs, residual {last.residual:.0%}"
+    drifts = len(tally.drifts)
+    return text + (f", drifted {drifts} {'times' if drifts > 1 else 'time'}" if drifts else "")
 
 
 def format_value(value: Any) -> str:
@@ -225,15 +235,23 @@ def _stage_row(name: str, replicas: list[StageStatus]) -> list[RenderableType]:
     ]
 
 
-def _pool_line(status: Status) -> Text:
+def _pool_lines(status: Status) -> list[Text]:
+    """A line per tier of the pool."""
     pool = status.pool
-    share = min(1.0, pool.used_bytes / pool.capacity_bytes) if pool.capacity_bytes else 0.0
-    filled = round(share * _BAR)
-    text = Text("pool ", style="dim")
+    lines = [_tier_line("pool", pool.used_bytes, pool.peak_bytes, pool.capacity_bytes)]
+    if pool.disk_capacity_bytes:
+        disk = (pool.disk_bytes, pool.disk_peak_bytes, pool.disk_capacity_bytes)
+        lines.append(_tier_line("disk", *disk))
+    return lines
+
+
+def _tier_line(name: str, used: int, peak: int, capacity: int) -> Text:
+    filled = round(min(1.0, used / capacity) * _BAR) if capacity else 0
+    text = Text(f"{name} ", style="dim")
     text.append("█" * filled, style="cyan")
     text.append("░" * (_BAR - filled), style="dim")
-    text.append(f" {format_bytes(pool.used_bytes)} of {format_bytes(pool.capacity_bytes)}")
-    text.append(f", at most {format_bytes(pool.peak_bytes)} so far", style="dim")
+    text.append(f" {format_bytes(used)} of {format_bytes(capacity)}")
+    text.append(f", at most {format_bytes(peak)} so far", style="dim")
     return text
 
 

@@ -39,7 +39,7 @@ class WeightsAndBiases:
         except ImportError:
             raise FlowError("--wandb needs wandb; run: pip install 'flowengine[wandb]'") from None
         init: Callable[..., Any] = wandb.init
-        self._open = lambda name: init(
+        self._open: Callable[[str], Any] = lambda name: init(
             project=os.environ.get("WANDB_PROJECT", "flowengine"),
             name=run_dir.name,
             group=name,

@@ -52,6 +52,16 @@ class Holdings(ABC):
         return self._allocator.peak
 
     @property
+    def disk_bytes(self) -> int:
+        """Bytes of spans on disk."""
+        return 0
+
+    @property
+    def peak_disk_bytes(self) -> int:
+        """The most that `disk_bytes` has been."""
+        return 0
+
+    @property
     def num_spans(self) -> int:
         return len(self._spans)
 

@@ -14,7 +14,7 @@ from flowengine.pool import Segment
 from flowengine.runtime.events import State
 
 _STATES: tuple[State, ...] = get_args(State)
-_HEAD = struct.Struct("<BBHxxxxddddQQ")
+_HEAD = struct.Struct("<BBHxxxxddddQQQQ")
 _SINCE = struct.Struct("<d")
 _LEVEL = struct.Struct("<IIQ")
 _NUM_IDS, _TEXT_BYTES, _NUM_LEVELS = 256, 80, 32
@@ -43,6 +43,8 @@ class Notes:
     num_in_hand: int
     in_hand: tuple[int, ...]
     levels: tuple[tuple[int, int], ...] = ()
+    disk_bytes: int = 0
+    peak_disk_bytes: int = 0
 
 
 class Board:
@@ -75,6 +77,8 @@ class Board:
             notes.starved_s,
             notes.used_bytes,
             notes.peak_bytes,
+            notes.disk_bytes,
+            notes.peak_disk_bytes,
         )
         start = worker * _SLOT + _HEAD.size + 8 * _NUM_IDS
         self._bytes[start : start + len(text)] = text
@@ -114,8 +118,8 @@ class Board:
     def read(self, worker: int) -> Notes:
         """What the worker last wrote."""
         start = worker * _SLOT
-        state, text, in_hand, since, busy, blocked, starved, used, peak = _HEAD.unpack_from(
-            self._bytes, start
+        (state, text, in_hand, since, busy, blocked, starved, used, peak, disk, peak_disk) = (
+            _HEAD.unpack_from(self._bytes, start)
         )
         ids = min(in_hand, _NUM_IDS)
         text_at = start + _HEAD.size + 8 * _NUM_IDS
@@ -131,4 +135,6 @@ class Board:
             num_in_hand=in_hand,
             in_hand=struct.unpack_from(f"<{ids}q", self._bytes, start + _HEAD.size),
             levels=self._read_levels(worker),
+            disk_bytes=disk,
+            peak_disk_bytes=peak_disk,
         )

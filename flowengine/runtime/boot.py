@@ -20,6 +20,7 @@ class Boot:
     graph: the pickled Graph, from this run's supervisor; graph_file: to import before unpickling.
     supervisor: its process id.
     began: the run's start on the monotonic clock, which all processes of a machine share.
+    rendezvous: the file where the ranks of its gang find each other, if it is in one.
     spans: whether to tell what was done when. profile: the steps that torch's profiler is on.
     """
 
@@ -37,6 +38,7 @@ class Boot:
     control: socket.socket
     links: dict[int, socket.socket]
     start: Start
+    rendezvous: Path | None = None
     spans: bool = True
     profile: tuple[range, ...] = ()
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import sysconfig
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 from flowengine.channel import Kind, Message
@@ -61,7 +60,7 @@ class Clockwork:
 
     def handle(self, stage: Stage, sender: int, message: Message) -> None:
         """Delivers a message. What a notice sets going, an optimizer step, counts as busy."""
-        if message[0] != Kind.NOTICE or message[1] == "finish":
+        if message[0] != Kind.NOTICE or message[1] not in ("reduce", "commit"):
             with failing(stage):
                 stage.handle(sender, message)
             return
@@ -95,23 +94,30 @@ class Clockwork:
         self.since_s = now
 
 
-@contextmanager
-def failing(stage: Stage, how: str = "failed") -> Iterator[None]:
-    """What is raised within becomes a StageError that names the stage; what the engine tells with
-    an error of its own, of checkpoints, shortages and samples to be left out, stays that."""
-    try:
-        yield
-    except (KeyboardInterrupt, GeneratorExit):
-        raise
-    except BaseException as error:
-        told = describe_failure(stage, error, how)
-        if isinstance(error, SampleError) and stage.spec.spares:
+class failing:  # noqa: N801
+    """A `with` in which what is raised becomes a StageError that names the stage; what the engine
+    tells with an error of its own, of checkpoints, shortages and samples to be left out, stays
+    that."""
+
+    __slots__ = ("_how", "_stage")
+
+    def __init__(self, stage: Stage, how: str = "failed") -> None:
+        self._stage, self._how = stage, how
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if error is None or isinstance(error, KeyboardInterrupt | GeneratorExit):
+            return
+        told = describe_failure(self._stage, error, self._how)
+        if isinstance(error, SampleError) and self._stage.spec.spares:
             raise RefusedSampleError(
                 told,
-                stage=stage.spec.name,
-                samples=stage.in_hand,
+                stage=self._stage.spec.name,
+                samples=self._stage.in_hand,
                 reason=text_of(error),
-                spares=stage.spec.spares,
+                spares=self._stage.spec.spares,
             ) from error
         shortage = describe_shortage(error)
         if isinstance(error, CheckpointError | OutOfBudgetError):

@@ -16,9 +16,10 @@ from typing import Any
 
 import torch
 
-from flowengine.api import Encoder, Objective
+from flowengine.api import Encoder, Objective, Packer, Source
 from flowengine.channel import Kind, Message, Post
 from flowengine.errors import RunError
+from flowengine.runtime.cost_watch import CostWatch
 from flowengine.runtime.events import (
     CatalogueRows,
     Effort,
@@ -29,6 +30,7 @@ from flowengine.runtime.events import (
     SpanRows,
     StepDone,
 )
+from flowengine.runtime.plans import COEFFICIENTS, Plans
 from flowengine.runtime.start import BEGINNING, DeadLetter, Start
 from flowengine.runtime.topology import Topology
 
@@ -44,6 +46,8 @@ class _Step:
     norm: float | None = None
     lags: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     rates: dict[str, float] = field(default_factory=dict)
+    deferred: int = 0
+    cost: dict[str, float] | None = None
 
 
 class Coordinator:
@@ -74,6 +78,14 @@ class Coordinator:
         self._encoders = [s for s in stages if isinstance(s.what, Encoder) and s.trains]
         self._objectives = [s for s in stages if isinstance(s.what, Objective)]
         self.done: dict[int, str] = {}
+        self.plans = Plans(start.plans)
+        self._costs = CostWatch(observe, clock)
+        self._learners = [
+            worker.index
+            for worker in topology.workers
+            if isinstance(worker.stage.what, Source)
+            and any(isinstance(s.what, Packer) and s.what.learns_cost() for s in stages)
+        ]
 
     @property
     def is_done(self) -> bool:
@@ -94,6 +106,17 @@ class Coordinator:
     def _on_plan(self, step: int, *fields: Any) -> None:
         self._steps[step].plan = list(fields)
         self._report()
+
+    def _on_basis(self, step: int, cost: list[float] | None, deferred: list[int]) -> None:
+        state = self._steps[step]
+        state.deferred = len(deferred)
+        state.cost = None if cost is None else dict(zip(COEFFICIENTS, cost, strict=True))
+        self.plans.add(step, cost, deferred)
+
+    def _on_times_of(self, step: int, packs: list[tuple[list[int], float]]) -> None:
+        if self._costs.add(step, packs):
+            for worker in self._learners:
+                self._post(worker, (Kind.NOTICE, "cost", step, *self._costs.coefficients))
 
     def _on_losses(self, step: int, replica: int, losses: list[Any]) -> None:
         self._steps[step].losses[replica] = [(pack, loss, count) for pack, loss, count in losses]
@@ -161,10 +184,10 @@ class Coordinator:
             self._next += 1
 
     def _is_known(self, state: _Step) -> bool:
-        encoded = all(len(state.lags[s.name]) == s.replicas for s in self._encoders)
+        encoded = all(len(state.lags[s.name]) == s.ways for s in self._encoders)
         return (
             state.plan is not None
-            and len(state.losses) == self._objectives[0].replicas
+            and len(state.losses) == self._objectives[0].ways
             and len(state.rates) == len(self._trained)
             and encoded
         )
@@ -192,4 +215,6 @@ class Coordinator:
             gradient_norm=state.norm,
             staleness={name: max(lags) for name, lags in sorted(state.lags.items())},
             lr=dict(sorted(state.rates.items())),
+            deferred=state.deferred,
+            cost=state.cost,
         )

@@ -5,6 +5,9 @@ Rules.
   their gradients in in the same order, so that every sum has one order.
 - Features wait in the encoder's own span until their gradient has been written over them: the
   return needs no credit and no room, so it cannot deadlock.
+- In a gang all ranks encode a slot of packs, one per way, at once, and take its gradients in at
+  once. A rank whose pack has no media works on a copy of another's, with a gradient of zero; one
+  that does not lead works on its leader's. A slot without media is no work for anybody.
 - With AHEAD packs in flight a returned gradient goes first, with fewer the next pack: the consumer
   never starves for want of features, nor do activations pile up beyond need.
 """
@@ -13,58 +16,30 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import deque
-from dataclasses import dataclass, field
 from typing import Any
 
 from flowengine.api import Encoder
 from flowengine.channel import ROW_BYTES, Inlet, Row
 from flowengine.errors import RunError
-from flowengine.pool import Payload, Span
-from flowengine.runtime.emission import Header, catalogue_entry
+from flowengine.pool import Span
+from flowengine.runtime.encoded import Encoded, Flight, count_features, feature_rows
 from flowengine.runtime.flops import Efforts
+from flowengine.runtime.muster import Order
 from flowengine.runtime.round import Round
 from flowengine.runtime.site import Site
 from flowengine.runtime.spans import Work
-from flowengine.runtime.stage import Stage
+from flowengine.runtime.stage import OTHER_RANKS, Stage
 from flowengine.runtime.step_end import StepEnd
 
 AHEAD = 3
 """Packs in flight: one being consumed, one waiting, one on its way."""
 
 
-@dataclass
-class Flight:
-    """A pack's features, from the forward until their gradient has been taken in.
-
-    num_rows, num_bytes: of the features. learns: whether a gradient will return. span: where the
-    features lie in the pool, once sent. returned: whether it holds the gradient.
-    """
-
-    step: int
-    num_rows: int
-    num_bytes: int
-    learns: bool
-    span: Span | None = field(default=None, init=False)
-    returned: bool = field(default=False, init=False)
-
-
-@dataclass
-class _Encoded:
-    """Features that wait for room; flight is None for a pack without this modality."""
-
-    round: Round
-    pack: int
-    rows: list[Row]
-    counts: list[int]
-    flight: Flight | None
-    version: int
-
-
 class EncoderStage(Stage):
     """When a pack is encoded, sent and taken back; subclasses compute.
 
     trainer: there once the stage is open, as are dtype, the features', by name, and row_bytes,
-    the size of a feature row.
+    the size of a feature row. filled: by rank of the gang, whose pack has media in the slot now.
     """
 
     trainer: StepEnd
@@ -76,17 +51,19 @@ class EncoderStage(Stage):
         assert isinstance(self.spec.what, Encoder)
         self.encoder: Encoder[Any, Any] = self.spec.what
         self._arrived: dict[tuple[int, int], dict[int, tuple[Inlet, Row]]] = {}
-        self._encoded: _Encoded | None = None
+        self._encoded: Encoded | None = None
         self._flights: deque[Flight] = deque()
         self._unreturned = 0
-        self._next = site.worker.replica
+        self._next = site.worker.way
+        self.filled: tuple[bool, ...] = ()
         self._open_steps: deque[int] = deque()
         self._lag = 0
         self.efforts = Efforts(site, modality=self.encoder.modality)
 
     @abstractmethod
     def fly(self, round_: Round, version: int, rows: list[Row]) -> Flight | None:
-        """The forward of a pack with these weights; None if it has no media for it."""
+        """The forward of a pack with these weights, or of a copy of another rank's; None if no rank
+        has media for it."""
 
     @abstractmethod
     def settle(self, flight: Flight, span: Span) -> None:
@@ -94,7 +71,7 @@ class EncoderStage(Stage):
 
     @abstractmethod
     def land(self, flight: Flight) -> None:
-        """The backward of a flight whose span holds the gradient."""
+        """The backward of a flight: its span holds the gradient, which is zero without one."""
 
     def open(self) -> None:
         self.encoder.open(self.context())
@@ -116,32 +93,39 @@ class EncoderStage(Stage):
         self.trainer.on_notice(subject, fields)
 
     def work(self) -> bool:
-        if self._encoded is not None:
-            return self._send_features(self._encoded) or self._make_room()
+        if self._encoded is not None and self._send_features(self._encoded):
+            return True
         self._collect()
-        if self._can_take_back() and self._unreturned >= AHEAD:
-            return self._take_back()
-        if self._can_encode():
-            return self._encode()
-        return self._make_room() or self._go_on()
+        able = self._able()
+        order = self.muster.agree(able, filled=self._has_media())
+        if order is not None:
+            return self._obey(order)
+        if self._encoded is not None:
+            return False
+        if self._round_is_encoded():
+            return self._end_round()
+        return self.wait("blocked", OTHER_RANKS) if able else self._say_why()
 
-    def _make_room(self) -> bool:
-        """Takes a gradient in, or ends a step: also while features wait for the room of those
-        whose gradients are back, or they would wait for ever."""
+    def _able(self) -> list[str]:
+        """What could be done now, the preferred first. Gradients are taken in, and steps ended,
+        also while features wait for room, which those whose gradients are back have."""
+        able = ["forward"] if self._encoded is None and self._can_encode() else []
         if self._can_take_back():
-            return self._take_back()
-        if self._step_is_over():
+            able.insert(0 if self._unreturned >= AHEAD else len(able), "backward")
+        return [*able, "update"] if self._step_is_over() else able
+
+    def _obey(self, order: Order) -> bool:
+        if order.action == "forward":
+            self.filled = order.filled
+            self._encode()
+        elif order.action == "backward":
+            self._take_back()
+        else:
             step = self._open_steps.popleft()
             self.work_now = Work("optimizer", step)
             self.efforts.tell(step)
             self.trainer.finish_step(step)
-            return True
-        return False
-
-    def _go_on(self) -> bool:
-        if self._round_is_encoded():
-            return self._end_round()
-        return self._say_why()
+        return True
 
     def end(self) -> str:
         return self.trainer.end(finishing=self.finishing)
@@ -155,15 +139,19 @@ class EncoderStage(Stage):
                 self._arrived.setdefault((row.number, row.pack), {})[row.place] = (inlet, row)
 
     def _is_complete(self) -> bool:
+        """Whether the next slot's pack has arrived, or is none of this worker's."""
         round_ = self.rounds.get(self.current)
-        if round_ is None or self._next >= len(round_.pack_sizes):
+        if round_ is None or self._next - self.site.worker.way >= len(round_.pack_sizes):
             return False
+        if not self.site.worker.leads or self._next >= len(round_.pack_sizes):
+            return True
         arrived = self._arrived.get((self.current, self._next), {})
         return len(arrived) == round_.pack_sizes[self._next]
 
     def _has_gap(self) -> bool:
         round_ = self.rounds.get(self.current)
         waits = round_ is not None and self._next < len(round_.pack_sizes)
+        waits = waits and self.site.worker.leads
         return waits and self.is_closed() and not self._is_complete()
 
     def _can_encode(self) -> bool:
@@ -178,41 +166,36 @@ class EncoderStage(Stage):
         round_ = self.rounds[self.current]
         return self.trainer.version_for(round_.step, held_out=round_.held_out)
 
-    def _encode(self) -> bool:
+    def _has_media(self) -> bool:
+        arrived = self._arrived.get((self.current, self._next), {})
+        return any(row.tree["media"] not in (None, ()) for _, row in arrived.values())
+
+    def _encode(self) -> None:
         round_, version = self.rounds[self.current], self._wanted_version()
-        arrived = self._arrived.pop((self.current, self._next))
+        arrived = self._arrived.pop((self.current, self._next), {})
         parts = [arrived[place] for place in range(len(arrived))]
         rows = [row for _, row in parts]
         work = Work("forward", round_.step, round_.held_out, self._next)
         self.take_in_hand(tuple(row.sample for row in rows), work)
         flight = self.fly(round_, version, rows)
-        counts = self._count_features(rows, flight)
+        own = flight if self.filled[self.site.worker.rank] else None
+        counts = count_features(self.spec, rows, own)
         for inlet, row in parts:
             inlet.give_back([row])
         if not round_.held_out and self.trainer.trains:
             self._lag = max(self._lag, round_.step - version)
-        self._encoded = _Encoded(round_, self._next, rows, counts, flight, version)
-        self._next += self.spec.replicas
-        self._send_features(self._encoded)
-        return True
-
-    def _count_features(self, rows: list[Row], flight: Flight | None) -> list[int]:
-        modality = self.encoder.modality
-        counts = [
-            row.media.get(modality, 0) if row.tree["media"] is not None else 0 for row in rows
-        ]
-        found = flight.num_rows if flight is not None else 0
-        if sum(counts) != found:
-            raise RunError(
-                f"{self.spec}: forward gave {found} feature rows for samples "
-                f"{[row.sample for row in rows]}, whose lengths announce {counts}; expected "
-                f"Lengths.media['{modality}'] rows for each"
-            )
-        return counts
+        if flight is not None and own is None and flight.learns:
+            flight.returned = True
+            self._flights.append(flight)
+        if rows:
+            self._encoded = Encoded(round_, self._next, rows, counts, own, version)
+        self._next += self.spec.ways
+        if self._encoded is not None:
+            self._send_features(self._encoded)
 
     # sending
 
-    def _send_features(self, encoded: _Encoded) -> bool:
+    def _send_features(self, encoded: Encoded) -> bool:
         outlets = [edge.route(encoded.pack) for edge in self.site.edges]
         num_rows, size = len(encoded.rows), len(encoded.rows) * ROW_BYTES
         for edge, outlet in zip(self.site.edges, outlets, strict=True):
@@ -233,29 +216,18 @@ class EncoderStage(Stage):
             if flight.learns:
                 self._flights.append(flight)
                 self._unreturned += 1
-        rows = self._feature_rows(encoded, span, num_readers=len(outlets))
+        rows = feature_rows(
+            self.site,
+            encoded,
+            span,
+            dtype=self.dtype,
+            row_bytes=self.row_bytes,
+            readers=len(outlets),
+        )
         for outlet in outlets:
             outlet.send(rows)
         self._encoded = None
         return True
-
-    def _feature_rows(self, encoded: _Encoded, span: Span | None, *, num_readers: int) -> list[Row]:
-        features = tuple(self.encoder.feature_shape())
-        rows, first, now = [], 0, self.site.clock()
-        for row, count in zip(encoded.rows, encoded.counts, strict=True):
-            shape = (count, *features)
-            payload = Payload(b"", 0, 0, self.dtype, shape)
-            if count and span is not None:
-                offset = first * self.row_bytes
-                payload = Payload(None, span.address, offset, self.dtype, shape)
-                header = Header.of(row, encoded.round)
-                entry = catalogue_entry(self.site, header, payload, now, version=encoded.version)
-                span.entries.append(entry)
-                span.leases += num_readers
-            tree = {"modality": self.encoder.modality, "rows": payload}
-            rows.append(row._replace(size=ROW_BYTES, tree=tree))
-            first += count
-        return rows
 
     # backward
 
@@ -264,35 +236,36 @@ class EncoderStage(Stage):
             return False
         return self._flights[0].step == self.trainer.version
 
-    def _take_back(self) -> bool:
+    def _take_back(self) -> None:
         flight = self._flights.popleft()
-        span = flight.span
-        assert span is not None
-        pack = span.entries[0]["pack"] if span.entries else -1
+        entries = flight.span.entries if flight.span is not None else []
+        pack = entries[0]["pack"] if entries else -1
         work = Work("backward", flight.step, False, pack)
-        self.take_in_hand(tuple(entry["sample"] for entry in span.entries), work)
+        self.take_in_hand(tuple(entry["sample"] for entry in entries), work)
         self.land(flight)
-        for entry in span.entries:
+        for entry in entries:
             entry["state"] = "gradient"
-        self.pool.release(span.address, 0)
-        return True
+        if flight.span is not None:
+            self.pool.release(flight.span.address, 0)
 
     # the ends of steps and rounds
 
     def _round_is_encoded(self) -> bool:
         round_ = self.rounds.get(self.current)
-        return round_ is not None and self._next >= len(round_.pack_sizes) and self.is_closed()
+        slot = self._next - self.site.worker.way
+        return round_ is not None and slot >= len(round_.pack_sizes) and self.is_closed()
 
     def _end_round(self) -> bool:
         round_ = self.rounds[self.current]
         if not round_.held_out and self.trainer.trains:
             self._open_steps.append(round_.step)
-            self.site.notify("encoded", round_.step, self.spec.name, self._lag)
+            if self.site.worker.leads:
+                self.site.notify("encoded", round_.step, self.spec.name, self._lag)
             self._lag = 0
         elif not round_.held_out:
             self.efforts.tell(round_.step)
         self.encoder.flush()
-        self._next = self.site.worker.replica
+        self._next = self.site.worker.way
         return self.close_round()
 
     def _step_is_over(self) -> bool:

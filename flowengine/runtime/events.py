@@ -32,6 +32,8 @@ class StepDone:
     loss: mean over the step's target tokens. tokens, targets: of the step's packs; fill: tokens
     over the packs' room. gradient_norm: before clipping, None without clip_norm. staleness: per
     encoder, the largest age of a consumed feature in optimizer steps. lr: per trained stage.
+    deferred: samples that were left to the next step. cost: the measured coefficients that the
+    packs were planned with, None where the packer's own are used.
     """
 
     step: int
@@ -45,6 +47,8 @@ class StepDone:
     gradient_norm: float | None
     staleness: Mapping[str, int]
     lr: Mapping[str, float]
+    deferred: int = 0
+    cost: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -122,11 +126,15 @@ class StageStatus:
 
 @dataclass(frozen=True)
 class PoolStatus:
-    """Payload bytes in the pool now, at most so far, and their bound."""
+    """Payload bytes in the pool now, at most so far, and their bound: in host memory, and on disk
+    where the pool has that tier (else 0)."""
 
     used_bytes: int
     peak_bytes: int
     capacity_bytes: int
+    disk_bytes: int = 0
+    disk_peak_bytes: int = 0
+    disk_capacity_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -183,6 +191,36 @@ class LeftOut:
 
 
 @dataclass(frozen=True)
+class CostFitted:
+    """A cost was fitted to how long packs took: in seconds, linear * tokens + quadratic *
+    tokens**2 + constant for each sample.
+
+    step: the one behind the last pack. residual: the root of the mean squared error, as a part of
+    the mean time. packs: how many.
+    """
+
+    step: int
+    wall_s: float
+    linear: float
+    quadratic: float
+    constant: float
+    residual: float
+    packs: int
+
+
+@dataclass(frozen=True)
+class CostDrifted:
+    """The fitted cost no longer tells how long packs take; a new one is on its way.
+
+    error: the median of (measured / expected - 1) over the latest packs.
+    """
+
+    step: int
+    wall_s: float
+    error: float
+
+
+@dataclass(frozen=True)
 class RunDone:
     """The run trained its last step, or the last it was asked for by a signal (interrupted).
 
@@ -215,6 +253,8 @@ Event = (
     | CheckpointDone
     | Restarted
     | LeftOut
+    | CostFitted
+    | CostDrifted
     | RunDone
     | RunFailed
 )

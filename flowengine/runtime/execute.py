@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
-from flowengine.api import Source
+from flowengine.api import Packer, Source
 from flowengine.errors import InterruptedRunError, RefusedSampleError, WorkerLostError
 from flowengine.graph import Graph
 from flowengine.runtime.events import LeftOut, Observer, Restarted, RunFailed, RunStarted
@@ -45,6 +45,9 @@ def execute(
     for letter in start.dead_letters:
         observe(LeftOut(letter.sample, 0.0, letter.stage, letter.reason))
     try:
+        for stage in graph.stages:
+            if isinstance(stage.what, Packer):
+                stage.what.prepare()
         run = _runner(runtime, graph, run_dir, observe, began, stall_s, profile)
         recovery = Recovery(
             start, newest=lambda: start_behind_newest(graph, run_dir), max_restarts=max_restarts

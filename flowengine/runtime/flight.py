@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from flowengine.api import Encoder
 from flowengine.errors import RunError
 from flowengine.graph.description import StageSpec
-from flowengine.runtime.encoder_stage import Flight
+from flowengine.runtime.encoded import Flight
 from flowengine.runtime.flops import Efforts
 from flowengine.runtime.stage import Stage
 
@@ -21,16 +21,18 @@ from flowengine.runtime.stage import Stage
 @dataclass
 class TensorFlight(Flight):
     """outputs: features [N, ...]; with their autograd graph where activations are stashed, dropped
-    after sending where they are recomputed from `batch` with the same `module` and `seed`."""
+    after sending where they are recomputed from `batch` with the same `module` and `seed`.
+    efforts: where its operations are counted, if they are."""
 
     seed: int
     module: nn.Module
     shape: tuple[int, ...]
     outputs: Tensor | None
     batch: Any = None
+    efforts: Efforts | None = None
 
     def settle(self) -> None:
-        """The features have been written to the pool."""
+        """The features have been written to the pool, or are a copy that nobody reads."""
         if self.batch is not None:
             self.outputs = None
 
@@ -52,7 +54,7 @@ def fly(
     batch = encoder.batch(media)
     module.train(learns)
     recomputes = learns and not stashes
-    with nullcontext() if efforts is None or recomputes else efforts.counting(step, learns=learns):
+    with _counting(None if recomputes else efforts, step, learns=learns):
         outputs = _forward(encoder, module, batch, seed=seed, with_graph=stashes)
     wanted = tuple(encoder.feature_shape())
     if tuple(outputs.shape[1:]) != wanted or outputs.dtype != dtype:
@@ -70,16 +72,17 @@ def fly(
         shape=tuple(outputs.shape),
         outputs=outputs,
         batch=batch if recomputes else None,
+        efforts=efforts,
     )
 
 
-def land(stage: StageSpec, flight: TensorFlight, gradient: Tensor, *, efforts: Efforts) -> None:
+def land(stage: StageSpec, flight: TensorFlight, gradient: Tensor) -> None:
     """The backward: adds to the gradients of the module that made the features."""
     encoder: Encoder[Any, Any] = stage.what  # type: ignore[assignment]
     outputs = flight.outputs
     if outputs is None:
         flight.module.train()
-        with efforts.counting(flight.step, learns=True):
+        with _counting(flight.efforts, flight.step, learns=True):
             outputs = _forward(
                 encoder, flight.module, flight.batch, seed=flight.seed, with_graph=True
             )
@@ -96,6 +99,10 @@ def find_bad_sample(
         if items:
             encoder.batch(items)
     stage.take_in_hand(tuple(media), stage.work_now)
+
+
+def _counting(efforts: Efforts | None, step: int, *, learns: bool) -> AbstractContextManager[None]:
+    return nullcontext() if efforts is None else efforts.counting(step, learns=learns)
 
 
 def _forward(

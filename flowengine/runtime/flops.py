@@ -116,12 +116,13 @@ _COUNTED: dict[Any, Callable[..., _Count]] = {
 
 
 class Efforts:
-    """What a stage replica has computed, by training step. modality: an encoder's."""
+    """What a stage replica has computed, by training step. modality: an encoder's. Of the ranks
+    that work on one pack together, the first counts."""
 
     def __init__(self, site: Site, *, modality: str = "") -> None:
         self._site = site
         self._modality = modality
-        self._counts = site.graph.counts_flops
+        self._counts = site.graph.counts_flops and site.worker.leads
         self._items: Counter[int] = Counter()
         self._flops: Counter[int] = Counter()
 

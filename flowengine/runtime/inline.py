@@ -23,13 +23,12 @@ from flowengine.runtime.coordinator import Coordinator
 from flowengine.runtime.events import (
     CheckpointDone,
     Observer,
-    PoolStatus,
     RunDone,
     StageStatus,
     Status,
 )
 from flowengine.runtime.interrupt import Interrupt, catching_signals, describe_interrupt
-from flowengine.runtime.look import channel_statuses
+from flowengine.runtime.look import channel_statuses, pool_status
 from flowengine.runtime.profiler import StepProfiler
 from flowengine.runtime.saver import make_publisher
 from flowengine.runtime.segments import make_disks, make_segments
@@ -40,7 +39,7 @@ from flowengine.runtime.stages import make_stage
 from flowengine.runtime.stall import describe_stall, find_dependencies
 from flowengine.runtime.start import BEGINNING, Start
 from flowengine.runtime.threads import threads_per_worker
-from flowengine.runtime.topology import COORDINATOR, Topology
+from flowengine.runtime.topology import COORDINATOR, Topology, without_gangs
 
 
 class InlineRun:
@@ -59,7 +58,7 @@ class InlineRun:
         self._began = time.perf_counter() if began is None else began
         self._run_dir = run_dir
         self._start_s = 0.0
-        self._topology = Topology(graph)
+        self._topology = Topology(without_gangs(graph))
         self._segments: dict[int, Segment] = make_segments(self._topology)
         self._disks = make_disks(self._topology, run_dir)
         self._mail: deque[tuple[int, int, Message]] = deque()
@@ -191,12 +190,7 @@ class InlineRun:
             )
             for stage, clockwork in zip(self._stages, self._clockworks, strict=True)
         )
-        pools = [stage.pool for stage in self._stages]
-        pool = PoolStatus(
-            used_bytes=sum(pool.used_bytes for pool in pools),
-            peak_bytes=sum(pool.peak_bytes for pool in pools),
-            capacity_bytes=sum(pool.limit for pool in pools),
-        )
+        pool = pool_status(self._topology, [stage.pool for stage in self._stages])
         channels = channel_statuses(self._topology, [stage.levels() for stage in self._stages])
         return Status(self.clock(), stages, pool, channels)
 

@@ -52,7 +52,7 @@ class Intake:
         """The member with its lengths where it is to be planned; None if it is left out."""
         try:
             lengths = source.lengths(member.place) if planned else None
-            if self._stage.spares:
+            if self._stage.spares and member.sample not in self._read:
                 self._keep(member.sample, source.read(member.place))
         except SampleError as error:
             if not self._stage.spares:

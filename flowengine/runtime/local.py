@@ -33,17 +33,17 @@ from flowengine.runtime.death import describe_death, told_error
 from flowengine.runtime.events import (
     CheckpointDone,
     Observer,
-    PoolStatus,
     RunDone,
     Status,
 )
 from flowengine.runtime.interrupt import catching_signals, describe_interrupt
-from flowengine.runtime.look import channel_statuses, stage_status
+from flowengine.runtime.look import channel_statuses, pool_status, stage_status
+from flowengine.runtime.rendezvous import Rendezvous, find_lost_peer
 from flowengine.runtime.saver import make_publisher
 from flowengine.runtime.segments import make_disks, make_segments
 from flowengine.runtime.stacks import FOLDER
 from flowengine.runtime.start import BEGINNING, Start
-from flowengine.runtime.threads import computes, threads_per_worker
+from flowengine.runtime.threads import threads_of
 from flowengine.runtime.topology import Topology, WorkerSpec
 from flowengine.runtime.watch import StallWatch
 from flowengine.runtime.worker import run_worker
@@ -71,6 +71,7 @@ class LocalRun:
         self._began = time.perf_counter() if began is None else began
         self._topology = Topology(graph)
         self._run_dir = run_dir
+        self._rendezvous = Rendezvous(self._topology, run_dir)
         self._observe = observe
         self._spans = spans
         self._profile = tuple(profile)
@@ -137,11 +138,7 @@ class LocalRun:
             )
             for worker, note in zip(self._topology.workers, notes, strict=True)
         )
-        pool = PoolStatus(
-            used_bytes=sum(note.used_bytes for note in notes),
-            peak_bytes=sum(note.peak_bytes for note in notes),
-            capacity_bytes=sum(worker.limit for worker in self._topology.workers),
-        )
+        pool = pool_status(self._topology, notes)
         channels = channel_statuses(self._topology, [note.levels for note in notes])
         return Status(self.clock(), stages, pool, channels)
 
@@ -161,7 +158,6 @@ class LocalRun:
             ends = socket.socketpair()
             links[one][other], links[other][one] = map(handed.enter_context, ends)
         context = open_nursery()
-        threads = threads_per_worker(self._topology)
         for worker in workers:
             ours, theirs = socket.socketpair()
             self._controls[worker.index] = Link(ours)
@@ -174,13 +170,14 @@ class LocalRun:
                 run_dir=self._run_dir,
                 began=self._began,
                 supervisor=os.getpid(),
-                num_threads=threads if computes(worker) else 1,
+                num_threads=threads_of(worker, self._topology),
                 segments=segments,
                 disks=disks,
                 board=board,
                 control=theirs,
                 links=links[worker.index],
                 start=self._start_at,
+                rendezvous=self._rendezvous.of(worker),
                 spans=self._spans,
                 profile=self._profile,
             )
@@ -224,6 +221,9 @@ class LocalRun:
                 self._start_s = self.clock()
         elif subject == "error":
             kind, text, trace = fields
+            peer = find_lost_peer(worker, text, self._topology, self._processes)
+            if peer is not None:
+                self._on_death(peer)
             raise told_error(kind, f"{text}\n\n{trace}")
         elif subject == "refused":
             text, samples, reason = fields
@@ -296,6 +296,7 @@ class LocalRun:
         for process in self._processes.values():
             process.close()
         shutil.rmtree(self._run_dir / FOLDER, ignore_errors=True)
+        self._rendezvous.close()
         self._selector.close()
         for link in self._controls.values():
             link.close()

@@ -1,12 +1,38 @@
-"""A look at stages and channels, from what the workers say of themselves."""
+"""A look at stages, pool and channels, from what the workers say of themselves."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from flowengine.runtime.board import Notes
-from flowengine.runtime.events import ChannelStatus, StageStatus
+from flowengine.runtime.events import ChannelStatus, PoolStatus, StageStatus
 from flowengine.runtime.topology import Topology, WorkerSpec
+
+
+class Filled(Protocol):
+    """What a worker has in the pool: its own hold on it, or what it says of that."""
+
+    @property
+    def used_bytes(self) -> int: ...
+    @property
+    def peak_bytes(self) -> int: ...
+    @property
+    def disk_bytes(self) -> int: ...
+    @property
+    def peak_disk_bytes(self) -> int: ...
+
+
+def pool_status(topology: Topology, each: Sequence[Filled]) -> PoolStatus:
+    """The whole pool, from what each worker has in it."""
+    return PoolStatus(
+        used_bytes=sum(one.used_bytes for one in each),
+        peak_bytes=sum(one.peak_bytes for one in each),
+        capacity_bytes=sum(worker.limit for worker in topology.workers),
+        disk_bytes=sum(one.disk_bytes for one in each),
+        disk_peak_bytes=sum(one.peak_disk_bytes for one in each),
+        disk_capacity_bytes=sum(worker.disk_limit for worker in topology.workers),
+    )
 
 
 def channel_statuses(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
 from flowengine.api import Packer
 from flowengine.errors import RunError
@@ -31,6 +31,18 @@ class Planner:
         self._stage = stage
         self._alone = alone
         self._leave_out = leave_out
+
+    def defer(self, members: list[Member], *, may: Set[int]) -> list[Member]:
+        """Those of these samples, which may be deferred, that the next step shall have."""
+        lengths = [member.lengths for member in members if member.lengths is not None]
+        allowed = [m.sample in may and m.sample not in self._alone for m in members]
+        chosen = self.packer.defer(lengths, may=allowed)
+        if not all(0 <= index < len(members) and allowed[index] for index in chosen):
+            raise RunError(
+                f"{self._stage}: defer() gave {chosen}; expected indices of samples that may be "
+                "deferred"
+            )
+        return [members[index] for index in sorted(set(chosen))]
 
     def plan(self, members: list[Member]) -> list[list[Member]]:
         """The packs, none of them empty. RunError for a sample too long, unless the policy says

@@ -28,9 +28,10 @@ class Saver:
         """Whether one is made after the last step, asked to finish or not."""
         return (self._kept is not None or finishing) and step > self._saved
 
-    def save(self, step: int, part: Part) -> None:
-        """Copies the part, and begins to write it."""
-        self._writer.write(partial_dir(self._site.run_dir, step), part)
+    def save(self, step: int, part: Part | None) -> None:
+        """Copies the part, and begins to write it; None where another rank of the gang does."""
+        if part is not None:
+            self._writer.write(partial_dir(self._site.run_dir, step), part)
         self._saved = step
 
     def look(self) -> None:
@@ -55,6 +56,7 @@ def make_publisher(topology: Topology, coordinator: Coordinator, *, folder: Fold
         keep_last=kept.keep_last if kept else 1,
         losses=lambda: coordinator.losses,
         dead_letters=lambda: [asdict(letter) for letter in coordinator.dead_letters],
+        plans=coordinator.plans.behind,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowengine.api import Context
 from flowengine.api.context import Reported
@@ -13,31 +13,41 @@ from flowengine.channel import Inlet, Kind, Outlet, Post
 from flowengine.checkpoint import PartStore
 from flowengine.graph import Graph
 from flowengine.pool import Holdings
+from flowengine.runtime.muster import Muster
 from flowengine.runtime.round import derive_seed
 from flowengine.runtime.spans import Work
 from flowengine.runtime.start import BEGINNING, Start
 from flowengine.runtime.topology import COORDINATOR, Topology, WorkerSpec
+
+if TYPE_CHECKING:
+    from flowengine.runtime.mesh import GangMesh
 
 _DISK = PartStore()
 
 
 @dataclass
 class Edge:
-    """All outlets from one output port to one reading stage's port, one per replica of it."""
+    """All outlets from one output port to one reading stage's port, one per worker of it.
+
+    tensor: every how many-th of them takes rows; the others hear of rounds alone.
+    """
 
     output: str
     reader: str
     trim: Callable[[Any], Any]
     outlets: list[Outlet]
+    tensor: int = 1
 
     def route(self, key: int) -> Outlet:
         """The outlet for pack or sample `key`: replicas take turns, whatever the timing."""
-        return self.outlets[key % len(self.outlets)]
+        takers = self.outlets[:: self.tensor]
+        return takers[key % len(takers)]
 
 
 @dataclass
 class Site:
-    """What a stage is given: everything outside it that it touches."""
+    """What a stage is given: everything outside it that it touches. mesh: of its gang, once the
+    worker has joined one."""
 
     topology: Topology
     worker: WorkerSpec
@@ -51,6 +61,8 @@ class Site:
     on_work: Callable[[Work], None]
     start: Start
     parts: PartStore
+    muster: Muster
+    mesh: GangMesh | None = None
 
     @property
     def graph(self) -> Graph:
@@ -68,11 +80,12 @@ class Site:
         """What the stage's operator learns."""
         return Context(
             stage=self.worker.stage.name,
-            replica=self.worker.replica,
-            num_replicas=self.worker.stage.replicas,
+            replica=self.worker.way,
+            num_replicas=self.worker.stage.ways,
             seed=self.graph.seed,
             run_dir=self.run_dir,
             report=report,
+            mesh=self.mesh.mesh if self.mesh is not None else None,
         )
 
 
@@ -104,7 +117,13 @@ def make_site(
             )
             edge = edges.setdefault(
                 (channel.output, reader.name, channel.port),
-                Edge(channel.output, reader.name, topology.trims(channel), []),
+                Edge(
+                    channel.output,
+                    reader.name,
+                    topology.trims(channel),
+                    [],
+                    tensor=reader.gang.tensor,
+                ),
             )
             edge.outlets.append(outlet)
     inlets = [
@@ -124,5 +143,13 @@ def make_site(
         on_hand=on_hand,
         on_work=on_work,
         start=start,
+        muster=_make_muster(topology, worker, post),
         parts=parts,
     )
+
+
+def _make_muster(topology: Topology, worker: WorkerSpec, post: Post) -> Muster:
+    if worker.stage.gang.size == 1:
+        return Muster([worker.index], 0, post)
+    ranks = [each.index for each in topology.replicas_of(worker.stage.name)]
+    return Muster(ranks, worker.replica, post)

@@ -11,7 +11,8 @@ from flowengine.api import Lengths, Packer, Source
 from flowengine.runtime.emission import Header, prepare
 from flowengine.runtime.intake import Intake, Member
 from flowengine.runtime.planner import Planner
-from flowengine.runtime.round import Round, Stretch, stretches
+from flowengine.runtime.plans import COEFFICIENTS, Plans
+from flowengine.runtime.round import Round, Stretch, num_steps, stretches
 from flowengine.runtime.site import Site
 from flowengine.runtime.spans import Work
 from flowengine.runtime.stage import Stage
@@ -45,6 +46,10 @@ class SourceStage(Stage):
         self._stretches: Iterator[Stretch] = islice(every, site.start.round, None)
         self._plan: _Plan | None = None
         self._exhausted = False
+        self._last_step = num_steps(site.graph, self._source) - 1
+        self._plans = Plans(site.start.plans)
+        self._deferred = self._plans.deferred
+        self._newest_cost: list[float] | None = None
         self._left_out = set(site.start.left_out)
         self._intake = Intake(
             self.spec,
@@ -64,6 +69,10 @@ class SourceStage(Stage):
         self._held_out.close()
         if self._planner is not None:
             self._planner.packer.close()
+
+    def on_notice(self, subject: str, fields: list[Any]) -> None:
+        assert subject == "cost", f"unknown notice {subject}"
+        self._newest_cost = fields[1:]
 
     def work(self) -> bool:
         if self._exhausted:
@@ -98,6 +107,8 @@ class SourceStage(Stage):
         if planner is None:
             round_ = Round(stretch.number, stretch.step, stretch.held_out, len(members), 0, ())
             return _Plan(round_, [[member] for member in members])
+        if not stretch.held_out:
+            members = self._settle_basis(stretch, planner, members)
         packs = planner.plan(members)
         lengths = [[m.lengths for m in pack if m.lengths is not None] for pack in packs]
         round_ = Round(
@@ -128,13 +139,32 @@ class SourceStage(Stage):
                 found.append(measured)
         return found
 
+    def _settle_basis(
+        self, stretch: Stretch, planner: Planner, members: list[Member]
+    ) -> list[Member]:
+        """The members without those that the next step shall have; from here on the packer counts
+        with the cost of this step. Both are told to the coordinator where they are used."""
+        cost = None
+        if planner.packer.learns_cost():
+            cost = self._plans.cost_of(stretch.step, self._newest_cost)
+            if cost is not None:
+                planner.packer.learn_cost(**dict(zip(COEFFICIENTS, cost, strict=True)))
+        before, self._deferred = frozenset(self._deferred), ()
+        if stretch.step < self._last_step:
+            may = {member.sample for member in members} - before
+            self._deferred = tuple(m.sample for m in planner.defer(members, may=may))
+        if cost is not None or self._deferred:
+            self.site.notify("basis", stretch.step, cost, list(self._deferred))
+        return [member for member in members if member.sample not in self._deferred]
+
     def _members(self, stretch: Stretch) -> list[Member]:
         """The round's samples but the dead letters, not yet measured. A held-out sample's id is
         below 0."""
         source = self._held_out if stretch.held_out else self._source
         total = source.num_samples()
         found = []
-        for index in range(stretch.start, stretch.stop):
+        before = () if stretch.held_out else self._deferred
+        for index in (*before, *range(stretch.start, stretch.stop)):
             sample = -1 - index if stretch.held_out else index
             if sample not in self._left_out:
                 found.append(Member(sample, index if total is None else index % total, None))

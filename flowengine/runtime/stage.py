@@ -8,6 +8,7 @@ Rules.
   when all inlets have closed it and all of its rows are dealt with.
 - Told to finish, the source begins no further round, and the stages that keep something make a
   checkpoint of where that ends.
+- The ranks of a gang do together what is a collective, as their muster says, and end together.
 - When its inlets have ended and its rounds are over, a stage ends its outlets and returns the
   leases of what its operator keeps; it is done when all leases on its own spans have come back.
 """
@@ -33,6 +34,8 @@ from flowengine.runtime.spans import Work
 if TYPE_CHECKING:
     from torch import Tensor
 
+OTHER_RANKS = "the other ranks of its gang"
+
 
 @dataclass(frozen=True)
 class Wait:
@@ -49,6 +52,7 @@ class Stage(ABC):
         self.site = site
         self.spec = site.worker.stage
         self.pool: Holdings = site.pool
+        self.muster = site.muster
         self.pool.on_free = self._on_free
         self.waits = Wait("starved", "its start")
         self.in_hand: tuple[int, ...] = ()
@@ -102,6 +106,8 @@ class Stage(ABC):
         elif kind == Kind.GRADIENT:
             for address, count in fields[0]:
                 self.on_gradient(address, count)
+        elif kind == Kind.GANG:
+            self.muster.on_message(sender, fields)
         else:
             assert kind == Kind.NOTICE, f"unknown message {kind} from worker {sender}"
             if fields[0] == "finish":
@@ -226,6 +232,10 @@ class Stage(ABC):
         if self.pool.num_spans:
             return self.wait("blocked", "its payloads still on lease")
         self._send_freed()
+        order = self.muster.agree(["end"], filled=self.finishing)
+        if order is None:
+            return self.wait("blocked", OTHER_RANKS)
+        self.finishing = order.filled[0]
         self.site.notify("done", self.site.worker.index, self.end())
         self.done, self.waits = True, Wait("done", "")
         return True

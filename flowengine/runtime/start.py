@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from flowengine.api import Source
 from flowengine.checkpoint import Manifest, find_checkpoint, newest_checkpoint, open_checkpoint
@@ -26,7 +28,8 @@ class Start:
     """step: training steps behind it, and `losses` theirs. round: the first round's number.
 
     checkpoint: the directory that holds the weights; None begins with new ones.
-    dead_letters: samples to leave out. alone: samples to be put into packs of their own.
+    dead_letters: samples to leave out. alone: samples to be put into packs of their own. plans:
+    what the next plans depend on, see flowengine.runtime.plans.
     """
 
     step: int = 0
@@ -35,6 +38,7 @@ class Start:
     checkpoint: Path | None = None
     dead_letters: tuple[DeadLetter, ...] = ()
     alone: frozenset[int] = frozenset()
+    plans: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def left_out(self) -> frozenset[int]:
@@ -69,6 +73,7 @@ def start_from(manifest: Manifest, graph: Graph, *, directory: Path) -> Start:
         losses=tuple(manifest.losses),
         checkpoint=directory,
         dead_letters=tuple(DeadLetter(**letter) for letter in manifest.dead_letters),
+        plans=manifest.plans,
     )
 
 

@@ -6,6 +6,8 @@ Rules.
 - Gradients of step s are applied to version s, once all of them are in: those of this replica,
   then, after the coordinator has heard of all replicas, those of the others.
 - With clipping, no stage steps before the coordinator has the norm of all stages' gradients.
+- In a gang every rank steps its own part of the weights. What is asked of a whole weight, its
+  gradient's norm and its place in a checkpoint, all ranks work out together.
 - The first replica keeps the stage's part of a checkpoint, behind the optimizer step.
 """
 
@@ -74,7 +76,7 @@ class StepEnd(ABC):
     def end(self, *, finishing: bool) -> str:
         """Writes the weights, and the last checkpoint if there is to be one; the weights' path
         within the run directory."""
-        if self.site.worker.replica:
+        if not self._keeps():
             return ""
         if self.trains:
             if self._saver.is_due_at_end(self.version, finishing=finishing):
@@ -91,6 +93,10 @@ class StepEnd(ABC):
         """The rate that the next optimizer step uses."""
         assert self.spec.optimizer is not None
         return self.spec.optimizer.lr * self.spec.optimizer.schedule.factor(self.version)
+
+    def _keeps(self) -> bool:
+        """Whether this worker helps to write what all replicas have: of a gang all ranks do."""
+        return self.site.worker.replica == self.site.worker.rank
 
     def _send_norms(self, step: int) -> None:
         norms = self.norms()
@@ -116,17 +122,19 @@ class StepEnd(ABC):
         self._finishing = None
         if self.staleness:
             self.keep()
-        if self.site.worker.replica == 0:
+        if self._keeps():
             self._saver.look()
             if self._saver.is_due(self.version):
                 self.checkpoint()
+        if self.site.worker.replica == 0:
             self.site.notify("stepped", step, self.spec.name, rate)
 
     # what subclasses do
 
     def checkpoint(self) -> None:
         """Begins to save what the next steps depend on."""
-        self._saver.save(self.version, self.part())
+        part = self.part()
+        self._saver.save(self.version, part if self.site.worker.rank == 0 else None)
 
     @abstractmethod
     def gather(self, step: int) -> None:
@@ -158,4 +166,5 @@ class StepEnd(ABC):
 
     @abstractmethod
     def export(self) -> str:
-        """Writes the weights as they are at the end; their path within the run directory."""
+        """Writes the weights as they are at the end; their path within the run directory,
+        empty where another rank of the gang writes them."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
@@ -32,11 +33,12 @@ class TensorObjective(ObjectiveStage):
         super().open()
         self.trainer = Trainer(self.site, staleness=0)
 
-    def train(self, row: Row, features: FeaturesOf, round_: Round) -> tuple[float, int]:
-        pack = self._load_pack(row, features, learns=True)
-        torch.manual_seed(self.site.seed("forward", round_.number, row.pack))
+    def train(self, row: Row | None, features: FeaturesOf, round_: Round) -> tuple[float, int]:
+        pack = self._take_pack(row, features, learns=True)
+        torch.manual_seed(self.site.seed("forward", round_.number, self.next_pack))
         self.trainer.module.train(self.trainer.trains)
-        with self.efforts.counting(round_.step, learns=True):
+        owns = row is not None
+        with self.efforts.counting(round_.step, learns=True) if owns else nullcontext():
             loss = self.objective.loss(self.trainer.module, pack)
         if loss.ndim != 0:
             raise RunError(
@@ -50,9 +52,11 @@ class TensorObjective(ObjectiveStage):
             )
         targets = int((pack.labels != IGNORED).sum())
         if loss.requires_grad:
-            torch.autograd.backward(loss / round_.targets)
+            counts = self.filled[self.site.worker.leader]
+            torch.autograd.backward(loss / round_.targets if counts else loss * 0.0)
             self.trainer.absorb(self.trainer.module)
-        self._return_gradients(pack, features)
+        if row is not None:
+            self._return_gradients(pack, features)
         return value, targets
 
     def _return_gradients(self, pack: Pack, features: FeaturesOf) -> None:
@@ -77,14 +81,24 @@ class TensorObjective(ObjectiveStage):
                 self.pool.view(part).copy_(gradient[first : first + count])
                 first += count
 
-    def answer(self, row: Row, features: FeaturesOf, round_: Round) -> Sequence[Answer]:
-        pack = self._load_pack(row, features, learns=False)
-        torch.manual_seed(self.site.seed("forward", round_.number, row.pack))
+    def answer(self, row: Row | None, features: FeaturesOf, round_: Round) -> Sequence[Answer]:
+        pack = self._take_pack(row, features, learns=False)
+        torch.manual_seed(self.site.seed("forward", round_.number, self.next_pack))
         self.trainer.module.eval()
         with torch.no_grad():
             return self.objective.answers(self.trainer.module, pack)
 
-    def _load_pack(self, row: Row, features: FeaturesOf, *, learns: bool) -> Pack:
+    def _take_pack(self, row: Row | None, features: FeaturesOf, *, learns: bool) -> Pack:
+        """This rank's own pack, its features as leaves; or a copy of another's."""
+        pack = self._load_pack(row, features) if row is not None else None
+        if self.site.mesh is not None:
+            pack = self.site.mesh.share_out(pack, self.filled, kind=Pack)
+        assert pack is not None
+        for modality, rows in pack.features.items():
+            rows.requires_grad_(learns and modality in self.returns)
+        return pack
+
+    def _load_pack(self, row: Row, features: FeaturesOf) -> Pack:
         ids, samples = [], []
         for sample_id, tree, _ in row.tree:
             ids.append(sample_id)
@@ -96,13 +110,9 @@ class TensorObjective(ObjectiveStage):
                     grids={name: self.load(grid) for name, grid in tree["grids"].items()},
                 )
             )
-        leaves = {
-            modality: self._rows(parts).requires_grad_(learns and modality in self.returns)
-            for modality, parts in features.items()
-        }
+        rows = {modality: self._rows(parts) for modality, parts in features.items()}
         joined = tuple(Joined(sample, {}) for sample in samples)
-        pack = join_samples(tuple(ids), joined)
-        return replace(pack, features=leaves)
+        return replace(join_samples(tuple(ids), joined), features=rows)
 
     def _rows(self, parts: list[Payload]) -> Tensor:
         """All rows of one modality: a view where they lie side by side, else a copy."""

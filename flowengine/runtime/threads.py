@@ -13,6 +13,13 @@ def computes(worker: WorkerSpec) -> bool:
     return isinstance(worker.stage.what, Trainable)
 
 
+def threads_of(worker: WorkerSpec, topology: Topology) -> int:
+    """Threads for this worker: what a plan gave its stage, else an even part of the cores."""
+    if not computes(worker):
+        return 1
+    return worker.stage.threads or threads_per_worker(topology)
+
+
 def threads_per_worker(topology: Topology) -> int:
     """Threads for each worker that computes: the cores, evenly, and at least one.
 

@@ -5,14 +5,15 @@ Everything here follows from the graph alone, so every process works it out for 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from flowengine.api import Encoder, Objective, Packer, Sample
 from flowengine.graph import Graph
-from flowengine.graph.description import POOL, Endpoint, StageSpec, modality_of
+from flowengine.graph.description import POOL, Endpoint, Gang, StageSpec, modality_of
 from flowengine.graph.share import disk_share_bytes, share_bytes
 
 COORDINATOR = -1
@@ -24,8 +25,8 @@ SAMPLES = "samples"
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """One stage replica. limit, disk_limit: bytes of payload that it may have in host memory and on
-    disk."""
+    """One stage replica, or one rank of its gang. limit, disk_limit: bytes of payload that it may
+    have in host memory and on disk."""
 
     index: int
     stage: StageSpec
@@ -36,8 +37,28 @@ class WorkerSpec:
     @property
     def label(self) -> str:
         """Its name for people: the stage's, with the replica if there are several."""
-        many = self.stage.replicas > 1
+        many = self.stage.num_workers > 1
         return f"{self.stage.name}[{self.replica}]" if many else self.stage.name
+
+    @property
+    def rank(self) -> int:
+        """Its rank in its gang; 0 without one."""
+        return self.replica if self.stage.gang.size > 1 else 0
+
+    @property
+    def leader(self) -> int:
+        """The first of the ranks that work on the same packs."""
+        return self.rank - self.rank % self.stage.gang.tensor
+
+    @property
+    def way(self) -> int:
+        """Which packs are its: those of this number modulo the stage's ways."""
+        return self.replica // self.stage.gang.tensor
+
+    @property
+    def leads(self) -> bool:
+        """Whether rows and gradients are its to take and give."""
+        return self.rank == self.leader
 
 
 @dataclass(frozen=True)
@@ -57,11 +78,9 @@ class Topology:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.workers = [
-            WorkerSpec(
-                index, stage, replica, share_bytes(graph, stage), disk_share_bytes(graph, stage)
-            )
+            _make_worker(graph, index, stage, replica)
             for index, (stage, replica) in enumerate(
-                (stage, replica) for stage in graph.stages for replica in range(stage.replicas)
+                (stage, replica) for stage in graph.stages for replica in range(stage.num_workers)
             )
         ]
         self.channels = [
@@ -69,7 +88,7 @@ class Topology:
         ]
 
     def replicas_of(self, name: str) -> list[WorkerSpec]:
-        """The workers that run a stage."""
+        """The workers that run a stage, ranks of a gang among them."""
         return [worker for worker in self.workers if worker.stage.name == name]
 
     def trims(self, channel: ChannelSpec) -> Callable[[Any], Any]:
@@ -96,6 +115,10 @@ class Topology:
             for endpoint in pool.inputs:
                 for owner in self.replicas_of(endpoint.stage):
                     found |= {(owner.index, worker.index) for worker in objectives}
+        for stage in self.graph.stages:
+            if stage.gang.size > 1:
+                first, *others = self.replicas_of(stage.name)
+                found |= {(first.index, worker.index) for worker in others}
         return {(min(pair), max(pair)) for pair in found}
 
     def feedback_modalities(self) -> dict[str, Any]:
@@ -128,6 +151,22 @@ class Topology:
         samples, *features = pool.inputs
         named = [(e, modality_of(self.graph.stage(e.stage)) or e.stage) for e in features]
         return [(samples, SAMPLES), *named]
+
+
+def without_gangs(graph: Graph) -> Graph:
+    """The same graph with every gang in one process."""
+    alone = copy.copy(graph)
+    alone.stages = [replace(stage, gang=Gang()) for stage in graph.stages]
+    return alone
+
+
+def _make_worker(graph: Graph, index: int, stage: StageSpec, replica: int) -> WorkerSpec:
+    worker = WorkerSpec(index, stage, replica, 0)
+    if not worker.leads:
+        return worker
+    return replace(
+        worker, limit=share_bytes(graph, stage), disk_limit=disk_share_bytes(graph, stage)
+    )
 
 
 def _without_media(sample: Sample) -> dict[str, Any]:

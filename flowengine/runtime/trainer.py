@@ -4,6 +4,7 @@ Rules.
 - What is done when is said by flowengine.runtime.step_end; here is what is done.
 - With staleness, gradients were computed on a kept copy of an older version, and are moved over
   before the optimizer step.
+- The optimizer steps on shards: the parameters themselves, or of a gang's this rank's part.
 - Replicas add their gradients in the order of the replicas, each for itself and all alike, so that
   their weights stay equal to the bit.
 """
@@ -15,12 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_model
+from safetensors.torch import save_file, save_model
 from torch import Tensor, nn
 
 from flowengine.api import Trainable
-from flowengine.checkpoint import Part, gather_training, restore_training
+from flowengine.checkpoint import Part, gather_training, restore_training, whole
 from flowengine.pool import Pool
+from flowengine.runtime.shard import gradient_norms, hand_over_gradient, shard_of
 from flowengine.runtime.site import Site
 from flowengine.runtime.step_end import StepEnd
 from flowengine.runtime.weights import Weights
@@ -39,15 +41,19 @@ class Trainer(StepEnd):
         self.dtype: torch.dtype = getattr(torch, dtype)
         self._weights = Weights(self.spec, seed=site.graph.seed, dtype=dtype)
         self.module = self._weights.module
+        if site.mesh is not None:
+            self._weights.spread(self._operator, site.mesh.mesh)
         self._parameters = self._weights.parameters
         self._kept: dict[int, nn.Module] = {}
         if self.trains:
             assert self.spec.optimizer is not None
-            self._optimizer = self.spec.optimizer.build(self._parameters)
+            self._shards = [shard_of(parameter) for parameter in self._parameters]
+            self._owners = dict(zip(self._shards, self._parameters, strict=True))
+            self._optimizer = self.spec.optimizer.build(self._shards)
             if site.start.checkpoint is not None:
                 part = site.parts.read(site.start.checkpoint, self.spec.name)
                 self._kept = restore_training(
-                    part, self.module, self._optimizer, self._weights.masters
+                    part, self.module, self._optimizer, self._weights.masters, self._owners
                 )
             elif staleness:
                 self.keep()
@@ -105,11 +111,12 @@ class Trainer(StepEnd):
             parameter.grad = None if gradient is None else gradient.view_as(parameter)
 
     def norms(self) -> list[float]:
-        gradients = [p.grad for p in self._parameters if p.grad is not None]
-        return [float(torch.linalg.vector_norm(gradient)) for gradient in gradients]
+        return gradient_norms(self._parameters, self.site.mesh)
 
     def step(self, norm: float | None, rate: float) -> None:
-        with_gradient = [p for p in self._parameters if p.grad is not None]
+        for parameter, shard in zip(self._parameters, self._shards, strict=True):
+            hand_over_gradient(parameter, shard)
+        with_gradient = [shard for shard in self._shards if shard.grad is not None]
         if norm is not None and self.site.graph.clip_norm is not None and with_gradient:
             total = torch.tensor(norm, dtype=with_gradient[0].dtype)
             nn.utils.clip_grads_with_norm_(with_gradient, self.site.graph.clip_norm, total)
@@ -120,7 +127,9 @@ class Trainer(StepEnd):
         self._weights.publish()
 
     def part(self) -> Part:
-        return gather_training(self.module, self._optimizer, self._kept, self._weights.masters)
+        return gather_training(
+            self.module, self._optimizer, self._kept, self._weights.masters, self._owners
+        )
 
     def export(self) -> str:
         """As safetensors."""
@@ -128,7 +137,14 @@ class Trainer(StepEnd):
         path: Path = self.site.run_dir / name
         path.parent.mkdir(parents=True, exist_ok=True)
         self._weights.widen()
-        save_model(self.module, str(path), metadata=self._operator.origin(self.module))
+        origin = self._operator.origin(self.module)
+        if self.site.mesh is None:
+            save_model(self.module, str(path), metadata=origin)
+            return name
+        weights = {key: whole(tensor) for key, tensor in self.module.state_dict().items()}
+        if self.site.worker.rank:
+            return ""
+        save_file(weights, path, metadata=origin)
         return name
 
     def _offered(self, owner: int, step: int, present: list[bool]) -> list[tuple[int, Tensor]]:

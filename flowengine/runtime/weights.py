@@ -10,6 +10,8 @@ Rules.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import torch
 from torch import Tensor, nn
 
@@ -17,6 +19,9 @@ from flowengine.api import Trainable
 from flowengine.graph.description import StageSpec
 from flowengine.graph.dtype import DType, is_half, master_dtype
 from flowengine.runtime.round import derive_seed
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 
 class Weights:
@@ -39,6 +44,12 @@ class Weights:
     def masters(self) -> dict[str, Tensor]:
         """The float32 masters by the parameters' names; empty where the module has them itself."""
         return {name: master.detach() for name, master in self._masters.items()}
+
+    def spread(self, operator: Trainable[Any], mesh: DeviceMesh) -> None:
+        """Spreads the module over a gang."""
+        assert not self._masters
+        operator.parallelize(self.module, mesh)
+        self.parameters = [p for p in self.module.parameters() if p.requires_grad]
 
     def absorb(self, module: nn.Module) -> None:
         """Adds the gradients of `module`, which is this one or a kept copy of it, to the masters'

@@ -24,6 +24,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 import torch
+import torch.distributed as dist
 
 from flowengine.channel import Kind, Link, Message
 from flowengine.errors import FlowError, OutOfBudgetError, RefusedSampleError, StageError
@@ -32,6 +33,7 @@ from flowengine.pool import Pool
 from flowengine.runtime.board import Board, Notes
 from flowengine.runtime.boot import Boot
 from flowengine.runtime.clockwork import LONGEST, Clockwork, close_stage, failing, name_error
+from flowengine.runtime.mesh import open_mesh
 from flowengine.runtime.profiler import StepProfiler
 from flowengine.runtime.site import make_site
 from flowengine.runtime.spans import SpanLog, Work
@@ -156,6 +158,7 @@ class _Worker:
 
     def _run(self) -> None:
         with failing(self._stage, "failed to open"):
+            self._join_gang()
             self._stage.open()
         if self._boot.profile:
             self._profiler = StepProfiler(
@@ -171,6 +174,12 @@ class _Worker:
             if not moved or self._clockwork.since_s - self._noted_s > NOTE_S:
                 self._note(waits=not moved)
             self._move_messages(wait=not moved and not self._mine)
+
+    def _join_gang(self) -> None:
+        if self._boot.rendezvous is not None:
+            site, gang = self._stage.site, self._stage.spec.gang
+            store = dist.FileStore(str(self._boot.rendezvous), gang.size)  # type: ignore[attr-defined]
+            site.mesh = open_mesh(gang, site.worker.rank, store)
 
     def _clock(self) -> float:
         return time.perf_counter() - self._boot.began
@@ -205,6 +214,8 @@ class _Worker:
             num_in_hand=0,
             in_hand=(),
             levels=stage.levels(),
+            disk_bytes=stage.pool.disk_bytes,
+            peak_disk_bytes=stage.pool.peak_disk_bytes,
         )
         self._board.write(self._boot.index, notes)
         if clockwork.spans is not None and clockwork.spans.is_due(clockwork.since_s):

@@ -7,7 +7,7 @@ from flowengine.schedule.lengths import TooLong, TooLongError
 from flowengine.schedule.packing import least_packs, pack
 from flowengine.schedule.step import plan_step
 from flowengine.schedule.stream import Outliers, StreamPacker
-from flowengine.schedule.warm import warm
+from flowengine.schedule.warm import warm, warm_balance
 
 __all__ = [
     "Cost",
@@ -26,4 +26,5 @@ __all__ = [
     "pack",
     "plan_step",
     "warm",
+    "warm_balance",
 ]

@@ -18,9 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from flowengine.api import Encoder
+from flowengine.api import Encoder, TransformerShape
 from flowengine.operators.audio.mel import log_mel, num_frames
-from flowengine.operators.layers import Block, angles, initialise
+from flowengine.operators.layers import Block, angles, feed_width, initialise
 from flowengine.operators.layers.block import EPS
 
 
@@ -95,6 +95,17 @@ class AudioEncoder(Encoder[AudioTransformer, Clips]):
 
     def feature_shape(self) -> tuple[int, ...]:
         return (self.output,)
+
+    def shape(self) -> TransformerShape:
+        return TransformerShape(
+            layers=self.depth,
+            width=self.width,
+            heads=self.heads,
+            hidden=feed_width(self.width, gated=False),
+            positions_per_row=self.stack,
+            row_weights=(self.stack * self.width + self.output) * self.output,
+            position_weights=3 * self.width * (2 * self.bands + self.width),
+        )
 
     def build(self) -> AudioTransformer:
         return AudioTransformer(

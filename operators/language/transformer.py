@@ -8,14 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from flowengine.api import IGNORED, Answer, Objective, Pack
-from flowengine.operators.layers import Block, angles, initialise
+from flowengine.api import IGNORED, Answer, Objective, Pack, TransformerShape
+from flowengine.operators.layers import Block, angles, feed_width, initialise, share_blocks
 from flowengine.operators.layers.block import EPS
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor.parallel import ParallelStyle
 
 EMBEDDED = 0.2
 """The spread of a word's embedding: small, so that what blocks add soon outweighs it."""
@@ -76,6 +80,18 @@ class LanguageModel(Objective[LanguageTransformer]):
     groups: int = 4
     placeholders: Mapping[str, int] = field(default_factory=lambda: {"image": 0})
 
+    def shape(self) -> TransformerShape:
+        return TransformerShape(
+            layers=self.depth,
+            width=self.width,
+            heads=self.heads,
+            kv_heads=self.groups,
+            hidden=feed_width(self.width, gated=True),
+            gated=True,
+            causal=True,
+            vocabulary=self.vocabulary,
+        )
+
     def build(self) -> LanguageTransformer:
         return LanguageTransformer(
             vocabulary=self.vocabulary,
@@ -84,6 +100,13 @@ class LanguageModel(Objective[LanguageTransformer]):
             heads=self.heads,
             groups=self.groups,
         )
+
+    def tensor_plan(self) -> dict[str, ParallelStyle]:
+        from torch.distributed.tensor import Replicate
+        from torch.distributed.tensor.parallel import ColwiseParallel
+
+        predict = ColwiseParallel(output_layouts=Replicate())
+        return {**share_blocks(gated=True), "predict": predict}
 
     def feature_shapes(self) -> dict[str, tuple[int, ...]]:
         return dict.fromkeys(self.placeholders, (self.width,))

@@ -25,7 +25,7 @@ class Block(nn.Module):
         super().__init__()
         self.heads, self.groups, self.causal, self.gated = heads, groups, causal, gated
         head = width // heads
-        hidden = 8 * width // 3 if gated else 4 * width
+        hidden = feed_width(width, gated=gated)
         self.before_attention = nn.RMSNorm(width, eps=EPS)
         self.qkv = nn.Linear(width, (heads + 2 * groups) * head, bias=False)
         self.out = nn.Linear(width, width, bias=False)
@@ -57,6 +57,11 @@ class Block(nn.Module):
         gate, value = up.chunk(2, dim=-1)
         added = self.down(F.silu(gate) * value)
         return added
+
+
+def feed_width(width: int, *, gated: bool) -> int:
+    """Channels within the feed-forward layer."""
+    return 8 * width // 3 if gated else 4 * width
 
 
 def initialise(module: nn.Module, *, depth: int) -> None:

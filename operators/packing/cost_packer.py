@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flowengine.api import Lengths, Packer
-from flowengine.schedule import Cost, TooLongError, balance
+from flowengine.api import Context, Lengths, Packer
+from flowengine.schedule import Cost, TooLongError, balance, pack, warm_balance
 
 
 class CostPacker(Packer):
@@ -20,20 +21,27 @@ class CostPacker(Packer):
     min_packs: at least so many packs per step, if it has as many samples; with several packs the
         encoder can work on one while the language model works on another.
     cost: what a sample costs; a Cost, or a function from Lengths to a number of at least 0, which
-        must be importable by name where the packer goes to another process.
+        must be importable by name where the packer goes to another process. "measured" begins with
+        tokens and goes over to what the objective's packs were measured to take: packs then
+        depend on those times, and the run's record says on which.
     max_cost: the most a pack costs, in the unit of `cost`; None has no limit.
     max_rows: the most feature rows a pack holds, per modality; a modality left out has no limit.
     max_sizes: the same for what samples say in `Lengths.sizes`, e.g. {"images": 16}.
+    max_deferred: so many samples at most may be left to the next step, each once, where a step
+        without them needs a pack less. Steps are other samples then than those of the plain loop.
     too_long: what becomes of a sample that exceeds a limit: "error", "own-pack" for a pack of its
         own, or "dead-letter" to leave it out.
     """
 
     max_tokens: int
     min_packs: int = 1
-    cost: Cost | Callable[[Lengths], float] = Cost()
+    cost: Cost | Callable[[Lengths], float] | Literal["measured"] = Cost()
     max_cost: float | None = None
     max_rows: Mapping[str, int] = field(default_factory=dict)
     max_sizes: Mapping[str, int] = field(default_factory=dict)
+    max_deferred: int = 0
+
+    _measured = Cost()
 
     def plan(self, lengths: Sequence[Lengths]) -> list[list[int]]:
         """Members ascend within a pack, and the packs are in the order of their first members.
@@ -59,14 +67,48 @@ class CostPacker(Packer):
             ) from None
         return [ids[start:stop].tolist() for start, stop in pairwise(offsets.tolist())]
 
+    def prepare(self) -> None:
+        warm_balance()
+
+    def open(self, context: Context) -> None:
+        del context
+        warm_balance()
+
+    def learns_cost(self) -> bool:
+        return self.cost == "measured"
+
+    def learn_cost(self, *, linear: float, quadratic: float, constant: float) -> None:
+        self._measured = Cost(linear=linear, quadratic=quadratic, constant=constant)
+
+    def defer(self, lengths: Sequence[Lengths], *, may: Sequence[bool]) -> list[int]:
+        """The fewest that are found, the shortest that do; none where no pack is saved."""
+        if not self.max_deferred:
+            return []
+        tokens = [min(sample.tokens, self.max_tokens) for sample in lengths]
+        sizes, limits = self._sizes(lengths), self._limits()
+
+        def count(left_out: Sequence[int]) -> int:
+            kept = [index for index in range(len(tokens)) if index not in left_out]
+            _, offsets = pack(
+                [tokens[index] for index in kept],
+                max_tokens=self.max_tokens,
+                sizes={name: [column[index] for index in kept] for name, column in sizes.items()},
+                limits=limits,
+                too_long="own-pack",
+            )
+            return len(offsets) - 1
+
+        return _choose(tokens, may, count, max_tokens=self.max_tokens, most=self.max_deferred)
+
     def cost_of(self, members: Sequence[Lengths]) -> float:
         """The cost of the pack, as `cost` has it."""
         return float(self._costs(members).sum())
 
     def _costs(self, lengths: Sequence[Lengths]) -> NDArray[np.float64]:
-        if isinstance(self.cost, Cost):
-            return self.cost.of_samples(lengths)
-        return np.array([self.cost(sample) for sample in lengths], np.float64)
+        cost = self._measured if self.cost == "measured" else self.cost
+        if isinstance(cost, Cost):
+            return cost.of_samples(lengths)
+        return np.array([cost(sample) for sample in lengths], np.float64)
 
     def _limits(self) -> dict[str, int]:
         return {f"{name} rows": most for name, most in self.max_rows.items()} | dict(self.max_sizes)
@@ -78,6 +120,31 @@ class CostPacker(Packer):
     def _remedies(self) -> dict[str, str]:
         rows = {f"{name} rows": f'max_rows["{name}"]' for name in self.max_rows}
         return rows | {name: f'max_sizes["{name}"]' for name in self.max_sizes}
+
+
+def _choose(
+    tokens: Sequence[int],
+    may: Sequence[bool],
+    count: Callable[[Sequence[int]], int],
+    *,
+    max_tokens: int,
+    most: int,
+) -> list[int]:
+    """At most so many samples without which `count` gives a pack less; none if they are not found.
+
+    The shortest that has what is too much for one pack less; while none has, the longest.
+    """
+    num_packs = count(())
+    excess = sum(tokens) - (num_packs - 1) * max_tokens
+    free = sorted((index for index, free in enumerate(may) if free), key=lambda i: tokens[i])
+    chosen: list[int] = []
+    while num_packs > 1 and free and len(chosen) < most:
+        place = next((p for p, i in enumerate(free) if tokens[i] >= excess), len(free) - 1)
+        chosen.append(free.pop(place))
+        excess -= tokens[chosen[-1]]
+        if excess <= 0 and count(chosen) < num_packs:
+            return chosen
+    return []
 
 
 def _size(sample: Lengths, name: str) -> int:

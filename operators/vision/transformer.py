@@ -11,15 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from flowengine.api import Encoder
-from flowengine.operators.layers import Block, angles, initialise
+from flowengine.api import Encoder, TransformerShape
+from flowengine.operators.layers import Block, angles, feed_width, initialise, share_blocks
 from flowengine.operators.layers.block import EPS
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor.parallel import ParallelStyle
 
 PATCH = 8
 MERGE = 2
@@ -101,10 +104,24 @@ class VisionEncoder(Encoder[VisionTransformer, Patches]):
     def feature_shape(self) -> tuple[int, ...]:
         return (self.output,)
 
+    def shape(self) -> TransformerShape:
+        return TransformerShape(
+            layers=self.depth,
+            width=self.width,
+            heads=self.heads,
+            hidden=feed_width(self.width, gated=False),
+            positions_per_row=MERGE * MERGE,
+            row_weights=(MERGE * MERGE * self.width + self.output) * self.output,
+            position_weights=PATCH * PATCH * 3 * self.width,
+        )
+
     def build(self) -> VisionTransformer:
         return VisionTransformer(
             width=self.width, depth=self.depth, heads=self.heads, output=self.output
         )
+
+    def tensor_plan(self) -> dict[str, ParallelStyle]:
+        return share_blocks(gated=False)
 
     def batch(self, media: Sequence[Tensor]) -> Patches:
         places = [_places(picture) for picture in media]

@@ -1,4 +1,4 @@
-"""Prometheus and TensorBoard: what other programs are told."""
+"""Prometheus and TensorBoard: what other programs are told. OpenTelemetry has its own module."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from flowengine.errors import FlowError
+from flowengine.observe.otel import OpenTelemetry
 from flowengine.observe.prometheus import Prometheus
 from flowengine.observe.tensorboard import TensorBoard
 from flowengine.runtime.events import (
@@ -85,6 +86,7 @@ def test_port_in_use(endpoint: Prometheus) -> None:
     [
         ("prometheus_client", lambda _: Prometheus(port=0), "metrics"),
         ("tensorboardX", TensorBoard, "tensorboard"),
+        ("opentelemetry.sdk.resources", lambda _: OpenTelemetry(["METRICS"]), "otel"),
     ],
 )
 def test_without_the_library(

@@ -32,7 +32,8 @@ def status(wall_s: float) -> Status:
     stages += [StageStatus("eye", r, state, on, 9.0, 0.0, 1.0) for r, state, on in replicas]
     stages += [StageStatus("a_stage_with_quite_a_long_name", 0, "starting", "x" * 99, 0, 0, 0)]
     channels = (ChannelStatus("pages", "eye[1]", "sample", 48, 64, 100, 2**20),)
-    pool = PoolStatus(64 * 2**20, 96 * 2**20, 128 * 2**20)
+    disk = (2**20, 3 * 2**20, 4 * 2**20)
+    pool = PoolStatus(64 * 2**20, 96 * 2**20, 128 * 2**20, *disk)
     return Status(wall_s, tuple(stages), pool, channels)
 
 
@@ -112,6 +113,7 @@ def test_table_on_a_terminal(width: int) -> None:
         "busy 1/2",
         "room in 'eye'",
         "64 MiB of 128 MiB, at most 96 MiB so far",
+        "1 MiB of 4 MiB, at most 3 MiB so far",
         "pages > eye[1]",
         "48/64",
     ):

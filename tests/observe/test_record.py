@@ -120,6 +120,8 @@ def test_totals_and_rates(tmp_path: Path) -> None:
     assert report["pool"] == {
         "peak_bytes": 20,
         "capacity_bytes": 30,
+        "disk_peak_bytes": 0,
+        "disk_capacity_bytes": 0,
         "packs": 6,
         "mean_pack_fill": 0.75,
     }

@@ -22,6 +22,8 @@ NOTES = Notes(
     num_in_hand=3,
     in_hand=(0, -7, 2**62),
     levels=((3, 2**40), (0, 0)),
+    disk_bytes=5,
+    peak_disk_bytes=2**41,
 )
 
 

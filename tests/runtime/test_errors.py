@@ -189,7 +189,7 @@ def test_a_library_is_not_the_operators_line(tmp_path: Path) -> None:
         (
             "encoder",
             r"forward gave features of shape \(11,\) per row and torch.float32; expected "
-            r"feature_shape\(\) = \(12,\) and the graph's torch.float32",
+            r"feature_shape\(\) = \(12,\) and its stage's torch.float32",
             lambda: faulty_graph(encoder=FaultyEncoder(**ENCODER, fault="shape")),
         ),
         (

@@ -93,9 +93,8 @@ def test_stages_tell_what_they_computed(tmp_path: Path) -> None:
     wanted = flops_of(efforts_of(tmp_path / "plain"))
     assert wanted.keys() == {(s, step) for s in ("encoder", "model") for step in (0, 1)}
     assert min(wanted.values()) > 0
-    for index, settings in enumerate(
-        ({"activations": "recompute"}, {"replicas": 2}, {"staleness": 1})
-    ):
+    others: list[dict[str, Any]] = [{"activations": "recompute"}, {"replicas": 2}, {"staleness": 1}]
+    for index, settings in enumerate(others):
         assert flops_of(efforts_of(tmp_path / str(index), **settings)) == wanted, settings
 
 
