@@ -12,6 +12,7 @@ from typing import Any
 
 from flowengine.graph import Graph, check
 from flowengine.observe.page import write_page
+from flowengine.observe.rates import Peak
 from flowengine.observe.record import Recorder
 from flowengine.runtime import Runtime, execute
 from flowengine.runtime.events import Event, Observer
@@ -31,6 +32,7 @@ def run(
     max_restarts: int = MAX_RESTARTS,
     stall_s: float = STALL_S,
     torch_profiler: Sequence[range] = (),
+    peak: Peak | None = None,
     observers: Sequence[Observer] = (),
 ) -> dict[str, Any]:
     """Trains the graph; the report that report.json holds too (flowengine.observe.report).
@@ -42,6 +44,8 @@ def run(
     stall_s: after so many seconds in which nobody is at work the run is given up (local runtime).
     torch_profiler: the steps in which torch's profiler notes operators and kernels, for
     `flowengine trace`.
+    peak: of all devices together, for the MFU (flowengine.observe.rates); None does not count
+    operations.
     observers: called with every event of the run (flowengine.runtime.events).
     Raises GraphError or CheckpointError before anything starts, FileExistsError if `run_dir` has
     files, and RunError when the run ends early; the files of the run directory are complete then,
@@ -49,11 +53,12 @@ def run(
     """
     check(graph)
     start = start_behind(graph, resume) if resume is not None else BEGINNING
+    graph.counts_flops = peak is not None
     run_dir = make_run_dir(graph, run_dir)
     with (
         naming_shortages(f"run '{graph.name}' in {run_dir}"),
         _paged(run_dir),
-        Recorder(graph, run_dir=run_dir, command=sys.argv) as recorder,
+        Recorder(graph, run_dir=run_dir, command=sys.argv, peak=peak) as recorder,
     ):
         listeners: list[Observer] = [recorder, *observers]
 

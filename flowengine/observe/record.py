@@ -26,6 +26,7 @@ from typing import Any, TextIO
 from flowengine.checkpoint.disk import write_synced
 from flowengine.graph import Graph
 from flowengine.observe.event_json import dump_json, event_json
+from flowengine.observe.rates import Peak, RateMeter
 from flowengine.observe.report import describe_config, make_report
 from flowengine.observe.sketch import sketch_graph
 from flowengine.observe.status_file import StatusFile
@@ -51,12 +52,15 @@ class Recorder:
     ended the run, the files are complete afterwards.
     """
 
-    def __init__(self, graph: Graph, *, run_dir: Path, command: Sequence[str]) -> None:
+    def __init__(
+        self, graph: Graph, *, run_dir: Path, command: Sequence[str], peak: Peak | None = None
+    ) -> None:
         self.report: dict[str, Any] | None = None
         self._graph = graph
         self._run_dir = run_dir
         self._config = describe_config(graph, command=command)
         self._tally = Tally()
+        self._peak, self._meter = peak, RateMeter(peak)
         self._metrics: TextIO | None = (run_dir / "metrics.jsonl").open("w", encoding="utf-8")
         self._catalogue = TableFile(run_dir / "catalogue.parquet", SCHEMA)
         self._spans = TableFile(run_dir / "spans.parquet", SPANS)
@@ -72,7 +76,8 @@ class Recorder:
 
     def __call__(self, event: Event) -> None:
         self._tally.add(event)
-        line = event_json(event)
+        rates = self._meter.add(event)
+        line = event_json(event, more={} if rates is None else {"rates": asdict(rates)})
         if line is not None and self._metrics is not None:
             self._metrics.write(line + "\n")
             self._metrics.flush()
@@ -109,7 +114,11 @@ class Recorder:
         if self._tally.done is None and self._tally.error is None:
             self._tally.error = error
         self.report = make_report(
-            self._tally, graph=self._graph, config=self._config, run_dir=self._run_dir
+            self._tally,
+            graph=self._graph,
+            config=self._config,
+            run_dir=self._run_dir,
+            peak=self._peak,
         )
         write_synced(self._run_dir / "report.json", dump_json(self.report, indent=2) + "\n")
 
