@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 INK, LINE, DIM = LIGHT["ink"], LIGHT["line"], LIGHT["dim"]
 GRADIENT, PAPER = LIGHT["gradient"], LIGHT["paper"]
-COLUMN, ROW = 2.75, 1.15
-WIDTH, HEIGHT, TURN = 1.6, 0.72, 0.4
+COLUMN, ROW = 2.75, 1.25
+WIDTH, HEIGHT, TURN = 1.6, 0.84, 0.4
 """In inches: of a layer and a row, of a box, and of the bends of a gradient's way."""
 
 Point = tuple[float, float]

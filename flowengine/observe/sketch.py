@@ -112,10 +112,10 @@ def _stream_label(graph: Graph, endpoint: Endpoint) -> str:
 
 
 def _title(graph: Graph) -> str:
-    parts = [graph.name, f"{graph.step.samples} samples per step"]
+    parts = [f"{graph.step.samples} samples per step"]
     if graph.steps is not None:
         parts.append(f"{graph.steps} steps")
-    return "   ".join([*parts, f"staleness {graph.staleness}"])
+    return f"{graph.name}: " + ", ".join([*parts, f"staleness {graph.staleness}"])
 
 
 def _stage_lines(graph: Graph, stage: StageSpec) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ def make_trace(files: RunFiles, *, steps: Sequence[range] = ()) -> Event:
     events = [
         *_names(files, stages),
         *(_span_event(span, stages) for span in spans),
-        *_flows(spans, stages, _samples(files)),
+        *_flows(spans, stages, files),
         *_step_events(files, steps),
         *_counters(files, window),
         *torch_events(files, stages, window),
@@ -99,17 +99,17 @@ def _samples(files: RunFiles) -> dict[PackKey, list[int]]:
     }
 
 
-def _flows(
-    spans: list[Event], stages: dict[str, int], samples: dict[PackKey, list[int]]
-) -> Iterator[Event]:
+def _flows(spans: list[Event], stages: dict[str, int], files: RunFiles) -> Iterator[Event]:
     """Arrows for every sample, from each piece of work on its pack to the next one, by their
-    beginnings."""
-    ways: dict[PackKey, list[Event]] = defaultdict(list)
+    beginnings; of a step that was trained again, for each time."""
+    samples = _samples(files)
+    ways: dict[tuple[int, PackKey], list[Event]] = defaultdict(list)
     for span in spans:
         if span["pack"] >= 0 and span["state"] == "busy":
-            ways[span["step"], span["held_out"], span["pack"]].append(span)
+            pack = (span["step"], span["held_out"], span["pack"])
+            ways[files.attempt(span["began_s"]), pack].append(span)
     number = 0
-    for pack, way in sorted(ways.items()):
+    for (_, pack), way in sorted(ways.items()):
         way.sort(key=lambda span: span["began_s"])
         if len(way) < 2:
             continue

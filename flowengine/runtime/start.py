@@ -51,7 +51,8 @@ BEGINNING = Start()
 
 def start_behind(graph: Graph, path: Path) -> Start:
     """The start behind the newest checkpoint of the run directory `path`, or behind the checkpoint
-    `path`. CheckpointError if there is none, or if it is another graph's."""
+    `path`; behind the last step nothing is left but to write the weights. CheckpointError if there
+    is no checkpoint, or if it is another graph's or of a longer run."""
     directory = find_checkpoint(path)
     manifest = open_checkpoint(directory)
     manifest.refuse_another(graph, path=directory)
@@ -80,9 +81,13 @@ def start_from(manifest: Manifest, graph: Graph, *, directory: Path) -> Start:
 def _first_round(graph: Graph, step: int, *, path: Path) -> int:
     source = next(stage.what for stage in graph.stages if isinstance(stage.what, Source))
     total = num_steps(graph, source)
+    if step > total:
+        raise CheckpointError(
+            f"{path}: is behind step {step}, and the run has {total}; pass a larger steps= to go on"
+        )
+    number = 0
     for stretch in stretches(graph, source):
         if stretch.step >= step:
             return stretch.number
-    raise CheckpointError(
-        f"{path}: is behind step {step}, and the run has {total}; pass a larger steps= to go on"
-    )
+        number = stretch.number + 1
+    return number

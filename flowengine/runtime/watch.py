@@ -9,7 +9,7 @@ from pathlib import Path
 from flowengine.errors import StallError
 from flowengine.runtime.events import Status
 from flowengine.runtime.stacks import take_stacks
-from flowengine.runtime.stall import describe_stall, find_dependencies
+from flowengine.runtime.stall import describe_stall, find_dependencies, look_closer
 from flowengine.runtime.topology import Topology
 
 STUCK = 10
@@ -43,7 +43,8 @@ class StallWatch:
 
     def _explain(self, status: Status, pids: Mapping[int, int]) -> str:
         """The text, which a file in the run directory holds as well, with the workers' stacks."""
-        text = describe_stall(status, find_dependencies(self._topology.graph))
+        known = find_dependencies(self._topology.graph)
+        text = describe_stall(look_closer(status, known), known)
         named = {worker.label: pids[worker.index] for worker in self._topology.workers}
         stacks = take_stacks(self._run_dir, named)
         told = [f"{label}:\n{stack}" for label, stack in stacks.items()]
