@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -126,7 +127,7 @@ def records_of(log: bytes) -> Iterator[bytes]:
 def test_wandb_has_the_curves(tmp_path: Path) -> None:
     """The real client, offline: its own file, read back, has losses and MFU."""
     pytest.importorskip("wandb", reason="needs flowengine[wandb]")
-    from wandb.proto import wandb_internal_pb2
+    messages: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")
 
     environment = {**os.environ, "WANDB_MODE": "offline", "WANDB_SILENT": "true"}
     environment["PYTHONPATH"] = os.pathsep.join([*sys.path, environment.get("PYTHONPATH", "")])
@@ -143,7 +144,7 @@ def test_wandb_has_the_curves(tmp_path: Path) -> None:
     history: list[dict[str, Any]] = []
     ended = None
     for data in records_of(file.read_bytes()):
-        record = wandb_internal_pb2.Record()
+        record = messages.Record()
         record.ParseFromString(data)
         if record.WhichOneof("record_type") == "history":
             items = record.history.item

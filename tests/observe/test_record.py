@@ -124,6 +124,7 @@ def test_totals_and_rates(tmp_path: Path) -> None:
         "disk_capacity_bytes": 0,
         "packs": 6,
         "mean_pack_fill": 0.75,
+        "mean_padding": 0.25,
     }
 
 
