@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import count
@@ -33,6 +33,7 @@ def run(
     stall_s: float = STALL_S,
     torch_profiler: Sequence[range] = (),
     peak: Peak | None = None,
+    predicted: Mapping[str, Any] | None = None,
     observers: Sequence[Observer] = (),
 ) -> dict[str, Any]:
     """Trains the graph; the report that report.json holds too (flowengine.observe.report).
@@ -46,6 +47,8 @@ def run(
     `flowengine trace`.
     peak: of all devices together, for the MFU (flowengine.observe.rates); None does not count
     operations.
+    predicted: what the plan expects that the graph was given; the report puts it beside what is
+    measured.
     observers: called with every event of the run (flowengine.runtime.events).
     Raises GraphError or CheckpointError before anything starts, FileExistsError if `run_dir` has
     files, and RunError when the run ends early; the files of the run directory are complete then,
@@ -58,7 +61,9 @@ def run(
     with (
         naming_shortages(f"run '{graph.name}' in {run_dir}"),
         _paged(run_dir),
-        Recorder(graph, run_dir=run_dir, command=sys.argv, peak=peak) as recorder,
+        Recorder(
+            graph, run_dir=run_dir, command=sys.argv, peak=peak, predicted=predicted
+        ) as recorder,
     ):
         listeners: list[Observer] = [recorder, *observers]
 

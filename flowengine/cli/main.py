@@ -17,6 +17,7 @@ from flowengine.cli.new import new
 from flowengine.cli.operators import operators
 from flowengine.cli.pack import pack
 from flowengine.cli.plan import plan
+from flowengine.cli.profile import profile
 from flowengine.cli.reading import compare, report, trace
 from flowengine.cli.run import run
 from flowengine.cli.simulate import simulate
@@ -71,6 +72,7 @@ for command in (
     operators,
     pack,
     plan,
+    profile,
     report,
     simulate,
     top,

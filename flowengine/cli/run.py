@@ -7,8 +7,9 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -108,6 +109,19 @@ MOST_PROFILED = 50
     default=(),
     help="Note the operators and kernels of these steps, as in 10-12,50, for `flowengine trace`.",
 )
+@click.option(
+    "--plan",
+    "plan_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Replicas and threads as flowengine plan chose them; the report has its prediction.",
+)
+@click.option(
+    "--without",
+    multiple=True,
+    type=click.Choice(["pool", "allocator", "scheduler"]),
+    help="Leave a part out: hand-over pack by pack, one worker per stage, samples packed as they "
+    "come.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Events as JSON lines, the report last.")
 @click.option("--quiet", is_flag=True, help="No progress and no summary.")
 @click.option(
@@ -136,6 +150,8 @@ def run(
     max_restarts: int,
     stall_s: float,
     torch_profiler: tuple[range, ...],
+    plan_file: Path | None,
+    without: tuple[str, ...],
     as_json: bool,
     quiet: bool,
     prometheus: Address | None,
@@ -156,6 +172,7 @@ def run(
     from flowengine import launch
     from flowengine.graph import check
 
+    predicted = _arrange(graph, plan_file, without)
     with user_code(target.partition(":")[0]):
         check(graph)
     behind = _checkpoint(resume, graph.name) if resume is not None else None
@@ -184,6 +201,7 @@ def run(
             stall_s=stall_s,
             torch_profiler=torch_profiler,
             peak=peak,
+            predicted=predicted,
             observers=[*observers, *exporters],
         )
 
@@ -195,6 +213,24 @@ def _refuse_many(profiled: tuple[range, ...]) -> None:
             f"{count} steps; expected at most {MOST_PROFILED}: each is megabytes per worker",
             param_hint="--torch-profiler",
         )
+
+
+def _arrange(
+    graph: Graph, plan_file: Path | None, without: tuple[str, ...]
+) -> dict[str, Any] | None:
+    """Gives the graph what the plan says, or leaves parts out; the plan's prediction, if it holds.
+
+    A prediction is of the graph as planned, so it is none of a run without one of its parts.
+    """
+    if plan_file is None and not without:
+        return None
+    from flowengine.plan import PARTS, apply_plan, leave_out, read_plan
+
+    if plan_file is not None:
+        plan = read_plan(plan_file)
+        apply_plan(plan, graph)
+    leave_out(graph, [part for part in PARTS if part in without])
+    return asdict(plan.predicted) if plan_file is not None and not without else None
 
 
 @contextmanager
