@@ -27,6 +27,7 @@ def run(
     graph: Graph,
     *,
     runtime: Runtime = "local",
+    address: str | None = None,
     run_dir: Path | None = None,
     resume: Path | None = None,
     max_restarts: int = MAX_RESTARTS,
@@ -38,7 +39,8 @@ def run(
 ) -> dict[str, Any]:
     """Trains the graph; the report that report.json holds too (flowengine.observe.report).
 
-    runtime: "local" has a process per stage replica, "inline" runs everything in this one.
+    runtime: "local" has a process per stage replica, "inline" runs everything in this one,
+        "ray" has an actor per stage replica on the cluster at `address`, or on one started here.
     run_dir: a new or empty directory; None makes runs/<graph>-<UTC time>.
     resume: a checkpoint, or a run directory whose newest one is meant: the run goes on behind it.
     max_restarts: how often the run may go back to its last checkpoint after a worker's death.
@@ -74,6 +76,7 @@ def run(
         execute(
             graph,
             runtime=runtime,
+            address=address,
             run_dir=run_dir,
             observe=observe,
             start=start,

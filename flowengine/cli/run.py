@@ -70,10 +70,17 @@ MOST_PROFILED = 50
 @takes_graph
 @click.option(
     "--runtime",
-    type=click.Choice(["local", "inline"]),
+    "--backend",
+    "runtime",
+    type=click.Choice(["local", "inline", "ray"]),
     default="local",
     show_default=True,
-    help="A process per stage replica, or everything in this process.",
+    help="A process per stage replica, everything in this process, or actors on a cluster.",
+)
+@click.option(
+    "--address",
+    metavar="HOST:PORT",
+    help="The Ray cluster to run on.  [default: one on this machine, for this run]",
 )
 @click.option(
     "--run-dir",
@@ -144,7 +151,8 @@ MOST_PROFILED = 50
 def run(
     target: str,
     settings: tuple[str, ...],
-    runtime: Literal["local", "inline"],
+    runtime: Literal["local", "inline", "ray"],
+    address: str | None,
     run_dir: Path | None,
     resume: str | None,
     max_restarts: int,
@@ -165,6 +173,8 @@ def run(
     """
     if as_json and quiet:
         raise click.UsageError("--json and --quiet exclude each other")
+    if address is not None and runtime != "ray":
+        raise click.UsageError("--address names a Ray cluster; it goes with --runtime ray")
     _refuse_many(torch_profiler)
     if runtime == "local":
         open_nursery()
@@ -195,6 +205,7 @@ def run(
         launch.run(
             graph,
             runtime=runtime,
+            address=address,
             run_dir=run_dir,
             resume=behind,
             max_restarts=max_restarts,

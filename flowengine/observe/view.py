@@ -226,6 +226,8 @@ def _stage_row(name: str, replicas: list[StageStatus]) -> list[RenderableType]:
     )
     total = busy + blocked + starved
     waits = next((r.waits_for for r in replicas if r.state == most and r.waits_for), "")
+    if most == "busy":
+        waits = ""
     count = f" {states.count(most)}/{len(replicas)}" if len(replicas) > 1 else ""
     return [
         Text(name + (f" x{len(replicas)}" if len(replicas) > 1 else "")),

@@ -4,6 +4,8 @@ Rules.
 - A runtime delivers messages with `handle` and calls `advance` again and again. `advance` does one
   piece of work and says True; or says False, and `waits` says for what.
 - A stage never blocks: what cannot be sent yet stays in `pending`, and nothing else is begun.
+- A stage that is held up for room or credits tells a packer of what is ready that it feeds, and
+  when it no longer is.
 - Every round that opens on the inlets opens on the outlets before its first row, and closes there
   when all inlets have closed it and all of its rows are dealt with.
 - Told to finish, the source begins no further round, and the stages that keep something make a
@@ -66,6 +68,8 @@ class Stage(ABC):
         self._inlets = {inlet.channel: inlet for inlet in site.inlets}
         self._outlets = {o.channel: o for edge in site.edges for o in edge.outlets}
         self._freed: dict[str, list[Any]] = defaultdict(list)
+        self._packers = site.ready_packers()
+        self._is_held_up = self._said_held_up = False
 
     def open(self) -> None:
         """Called once, before the first message."""
@@ -81,7 +85,9 @@ class Stage(ABC):
         """One piece of work, of whatever kind; False if there is none now."""
         if self.done:
             return False
+        self._is_held_up = False
         moved = self._send_pending() if self.pending is not None else self.work()
+        self._tell_packers()
         if not moved and self._has_ended():
             moved = self._finish()
         self.return_leases()
@@ -154,6 +160,11 @@ class Stage(ABC):
         self.waits = Wait(state, on)
         return False
 
+    def hold_up(self, on: str) -> bool:
+        """Says that it is blocked for room or credits, which others must give back; False."""
+        self._is_held_up = True
+        return self.wait("blocked", on)
+
     def open_round(self, round_: Round) -> None:
         """Opens a round on all outlets."""
         for outlet in self._outlets.values():
@@ -216,7 +227,14 @@ class Stage(ABC):
         if blocked_by is None:
             self.pending = None
             return True
-        return self.wait("blocked", blocked_by)
+        return self.hold_up(blocked_by)
+
+    def _tell_packers(self) -> None:
+        if self._is_held_up != self._said_held_up:
+            self._said_held_up = self._is_held_up
+            told = (Kind.NOTICE, "held_up", self.site.worker.index, self._is_held_up)
+            for worker in self._packers:
+                self.site.post(worker, told)
 
     def _has_ended(self) -> bool:
         ended = all(inlet.ended for inlet in self.site.inlets) and self.pending is None

@@ -32,7 +32,8 @@ class StallWatch:
 
     def look(self, status: Status, *, pids: Mapping[int, int]) -> None:
         """StallError if nobody has been at work for stall_s, or all have been at the same work
-        for STUCK times as long. pids: the processes by worker."""
+        for STUCK times as long. pids: the processes
+        by worker, of those that are on this machine."""
         now = time.perf_counter()
         marks: list[tuple[str, float]] = [(s.state, s.since_s) for s in status.stages]
         if marks != self._marks:
@@ -45,7 +46,7 @@ class StallWatch:
         """The text, which a file in the run directory holds as well, with the workers' stacks."""
         known = find_dependencies(self._topology.graph)
         text = describe_stall(look_closer(status, known), known)
-        named = {worker.label: pids[worker.index] for worker in self._topology.workers}
+        named = {w.label: pids[w.index] for w in self._topology.workers if w.index in pids}
         stacks = take_stacks(self._run_dir, named)
         told = [f"{label}:\n{stack}" for label, stack in stacks.items()]
         path = self._run_dir / "stall.txt"
