@@ -34,7 +34,7 @@ from channel_graphs import KIB, MIB, flow_rate, make
 
 SIZES = {"1 KiB": KIB, "256 KiB": 256 * KIB, "1 MiB": MIB}
 WINDOW = 64
-ITEMS = 1000
+ITEMS = 400
 
 
 class Maker:
@@ -66,7 +66,7 @@ def actor_rate(size: int) -> float:
     import ray
 
     maker, passer, reader = (ray.remote(kind).remote() for kind in (Maker, Passer, Reader))
-    count, under_way = max(200, min(ITEMS, 2**28 // size)), deque[Any]()
+    count, under_way = max(100, min(ITEMS, 2**28 // size)), deque[Any]()
     began = 0.0
     for index in range(WINDOW + count):
         if index == WINDOW:
@@ -106,7 +106,7 @@ def main(quick: bool, json_file: Path | None, check: bool) -> None:
     with connected(None):
         rounds = [
             {(name, way): run(size) for name, size in sizes.items() for way, run in WAYS.items()}
-            for _ in range(1 if quick else 3)
+            for _ in range(1 if quick else 2)
         ]
     rates = {key: median(each[key] for each in rounds) for key in rounds[0]}
     for (name, way), rate in rates.items():

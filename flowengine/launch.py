@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ from flowengine.observe.record import Recorder
 from flowengine.runtime import Runtime, execute
 from flowengine.runtime.events import Event, Observer
 from flowengine.runtime.execute import STALL_S
+from flowengine.runtime.replay import Replay, plan_replay
 from flowengine.runtime.start import BEGINNING, start_behind
 from flowengine.shortage import naming_shortages
 
@@ -86,6 +88,26 @@ def run(
         )
     assert recorder.report is not None
     return recorder.report
+
+
+def replay(
+    graph: Graph,
+    samples: Sequence[int],
+    *,
+    behind: Path | None = None,
+    observe: Observer = lambda _: None,
+) -> Replay:
+    """Runs these samples of one step again, alone, in this process; what was run.
+
+    behind: a checkpoint, or a run directory, whose weights are used; None: those of a new run.
+    RunError if they fail again; GraphError and CheckpointError as plan_replay says. For an operator
+    to be looked at in a debugger, where it stands.
+    """
+    check(graph)
+    planned = plan_replay(graph, samples, behind=behind)
+    with tempfile.TemporaryDirectory() as folder:
+        planned.run(run_dir=Path(folder), observe=observe)
+    return planned
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from flowengine.cli.replay import replay_command
 from flowengine.cli.steps import STEPS
 from flowengine.cli.target import load, takes_graph, user_code
 from flowengine.errors import FlowError
@@ -179,6 +180,7 @@ def run(
     if runtime == "local":
         open_nursery()
     graph = load(target, settings)
+    _refuse_beyond(torch_profiler, graph.steps)
     from flowengine import launch
     from flowengine.graph import check
 
@@ -192,6 +194,7 @@ def run(
         raise click.BadParameter(str(error), param_hint="--run-dir") from None
     peak = _peak_of(graph, peak_flops)
     with (
+        _telling_replay(target, settings, run_dir),
         _exported(
             graph,
             run_dir,
@@ -214,6 +217,15 @@ def run(
             peak=peak,
             predicted=predicted,
             observers=[*observers, *exporters],
+        )
+
+
+def _refuse_beyond(profiled: tuple[range, ...], steps: int | None) -> None:
+    beyond = [part for part in profiled if steps is not None and part.start >= steps]
+    if beyond:
+        raise click.BadParameter(
+            f"step {beyond[0].start}: the graph has {steps} steps, from 0 on",
+            param_hint="--torch-profiler",
         )
 
 
@@ -242,6 +254,18 @@ def _arrange(
         apply_plan(plan, graph)
     leave_out(graph, [part for part in PARTS if part in without])
     return asdict(plan.predicted) if plan_file is not None and not without else None
+
+
+@contextmanager
+def _telling_replay(target: str, settings: tuple[str, ...], run_dir: Path) -> Iterator[None]:
+    """An error about samples is followed by the command that runs them again."""
+    try:
+        yield
+    except FlowError as error:
+        command = replay_command(error, target, settings, run_dir)
+        if command is not None:
+            error.add_note(f"run these samples alone, in a debugger:\n  {command}")
+        raise
 
 
 @contextmanager

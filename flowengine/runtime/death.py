@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
 
 from flowengine.errors import CheckpointError, FlowError, OutOfBudgetError, StageError
 from flowengine.runtime.board import Notes
@@ -12,9 +13,11 @@ SHOWN = 16
 _TOLD = {kind.__name__: kind for kind in (StageError, CheckpointError, OutOfBudgetError)}
 
 
-def told_error(kind: str, text: str) -> FlowError:
+def told_error(kind: str, text: str, samples: Sequence[int] = ()) -> FlowError:
     """The error that a worker says it ended with."""
-    return _TOLD.get(kind, StageError)(text)
+    error = _TOLD.get(kind, StageError)(text)
+    error.samples = tuple(samples)
+    return error
 
 
 def describe_death(worker: WorkerSpec, notes: Notes, exit_code: int | None) -> str:

@@ -220,11 +220,11 @@ class LocalRun:
             if len(self._ready) == len(self._topology.workers):
                 self._start_s = self.clock()
         elif subject == "error":
-            kind, text, trace = fields
+            kind, text, trace, samples = fields
             peer = find_lost_peer(worker, text, self._topology, self._processes)
             if peer is not None:
                 self._on_death(peer)
-            raise told_error(kind, f"{text}\n\n{trace}")
+            raise told_error(kind, f"{text}\n\n{trace}", samples)
         elif subject == "refused":
             text, samples, reason = fields
             raise RefusedSampleError(
@@ -248,10 +248,12 @@ class LocalRun:
         if worker.index in self._causes:
             self._selector.unregister(process.sentinel)
             return
+        notes = self._board.read(worker.index)
         raise WorkerLostError(
-            describe_death(worker, self._board.read(worker.index), process.exitcode),
+            describe_death(worker, notes, process.exitcode),
             worker=worker.label,
-            samples=self._board.read(worker.index).in_hand,
+            samples=notes.in_hand,
+            at_work=notes.state == "busy",
         )
 
     def _tick(self) -> None:

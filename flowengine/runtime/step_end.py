@@ -118,6 +118,7 @@ class StepEnd(ABC):
                 "weights are those of the step before. Look at its samples and learning rate"
             )
         rate = self.learning_rate()
+        self._saver.settle()
         self.step(norm, rate)
         self.version += 1
         self._finishing = None

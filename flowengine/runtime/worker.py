@@ -94,7 +94,8 @@ def _say_error(control: Link, kind: type[FlowError], text: str, error: BaseExcep
     except Exception:  # Its own __str__ fails; where it was raised can be told all the same.
         lines = "".join(traceback.format_tb(cause.__traceback__))
     lines = lines[-LONGEST:].encode("utf-8", "backslashreplace").decode("utf-8")
-    _say(control, (Kind.NOTICE, "error", kind.__name__, text, lines))
+    samples = list(getattr(error, "samples", ()))
+    _say(control, (Kind.NOTICE, "error", kind.__name__, text, lines, samples))
 
 
 def _say(control: Link, last_words: Message) -> NoReturn:

@@ -58,7 +58,8 @@ Written = list[tuple[Range, np.ndarray[Any, Any]]]
 @dataclass(frozen=True)
 class ActorBoot:
     """What an actor is told at its start. began: the run's start by the wall clock, which the
-    machines of a cluster share about."""
+    machines of a cluster share about. interface: the network device
+    that ranks of a gang talk over; None leaves it to gloo."""
 
     index: int
     graph: bytes
@@ -68,6 +69,7 @@ class ActorBoot:
     num_threads: int
     start: Start
     rendezvous: Path | None
+    interface: str | None
 
 
 class StageActor:
@@ -162,7 +164,9 @@ class StageActor:
             if self._boot.rendezvous is not None:
                 gang = worker.stage.gang
                 store = dist.FileStore(str(self._boot.rendezvous), gang.size)  # type: ignore[attr-defined]
-                self._stage.site.mesh = open_mesh(gang, worker.rank, store)
+                self._stage.site.mesh = open_mesh(
+                    gang, worker.rank, store, interface=self._boot.interface
+                )
             self._stage.open()
         self._say("ready", worker.index, os.getpid())
         while not self._stopped:

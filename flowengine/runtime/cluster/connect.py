@@ -33,7 +33,9 @@ def connected(address: str | None) -> Iterator[None]:
     settings = {"runtime_env": {"env_vars": {"PYTHONPATH": path}}, "log_to_driver": False}
     try:
         if address is None:
-            ray.init(include_dashboard=False, _node_ip_address=LOOPBACK, **settings)
+            ray.init(
+                address="local", include_dashboard=False, _node_ip_address=LOOPBACK, **settings
+            )
         else:
             ray.init(address=address, **settings)
     except (ConnectionError, RuntimeError, ValueError) as error:

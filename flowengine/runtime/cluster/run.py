@@ -26,6 +26,7 @@ from flowengine.runtime.cluster.actor import ActorBoot, StageActor
 from flowengine.runtime.death import told_error
 from flowengine.runtime.events import Status
 from flowengine.runtime.local import TICK_S, LocalRun
+from flowengine.runtime.mesh import LOOPBACK
 from flowengine.runtime.threads import computes, threads_of
 from flowengine.runtime.topology import COORDINATOR, WorkerSpec
 
@@ -59,6 +60,8 @@ class RayRun(LocalRun):
         self._there: dict[int, int] = {}
         blob = pickle_graph(graph)
         self._place()
+        machines = {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
+        interface = LOOPBACK if len(machines) == 1 else None
         actor = ray.remote(StageActor)
         for place, worker in enumerate(self._topology.workers):
             boot = ActorBoot(
@@ -70,6 +73,7 @@ class RayRun(LocalRun):
                 num_threads=threads_of(worker, self._topology),
                 start=self._start_at,
                 rendezvous=self._rendezvous.of(worker),
+                interface=interface,
             )
             options = actor.options(
                 num_cpus=_cpus(worker),
