@@ -145,6 +145,7 @@ def run(
     if runtime == "local":
         open_nursery()
     graph = load(target, settings)
+    _refuse_beyond(torch_profiler, graph.steps)
     from flowengine import launch
     from flowengine.graph import check
 
@@ -172,6 +173,15 @@ def run(
             torch_profiler=torch_profiler,
             predicted=predicted,
             observers=[*observers, *exporters],
+        )
+
+
+def _refuse_beyond(profiled: tuple[range, ...], steps: int | None) -> None:
+    beyond = [part for part in profiled if steps is not None and part.start >= steps]
+    if beyond:
+        raise click.BadParameter(
+            f"step {beyond[0].start}: the graph has {steps} steps, from 0 on",
+            param_hint="--torch-profiler",
         )
 
 
