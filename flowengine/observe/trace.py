@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from flowengine.errors import FlowError
 from flowengine.observe.run_files import RunFiles
 from flowengine.observe.trace_torch import torch_events
 
@@ -27,9 +28,13 @@ PackKey = tuple[int, bool, int]
 
 def make_trace(files: RunFiles, *, steps: Sequence[range] = ()) -> Event:
     """The trace of a run that is over: of these steps alone, if any are given, with the evaluations
-    right after them."""
+    right before them. FlowError if nothing of these steps is kept."""
     stages = {name: FIRST + index for index, name in enumerate(files.config["stages"])}
     spans = [span for span in files.spans.to_pylist() if _is_chosen(span["step"], steps)]
+    if steps and not spans:
+        kept = sorted(set(files.spans["step"].to_pylist()))
+        known = f"of steps {kept[0]} to {kept[-1]}" if kept else "of no step"
+        raise FlowError(f"{files.run_dir}: has no spans of these steps; it has spans {known}")
     window = _window(spans) if steps else (0.0, float("inf"))
     events = [
         *_names(files, stages),

@@ -5,7 +5,13 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 
-from flowengine.errors import CheckpointError, FlowError, OutOfBudgetError, StageError
+from flowengine.errors import (
+    CheckpointError,
+    FlowError,
+    OutOfBudgetError,
+    StageError,
+    WorkerLostError,
+)
 from flowengine.runtime.board import Notes
 from flowengine.runtime.topology import WorkerSpec
 
@@ -18,6 +24,16 @@ def told_error(kind: str, text: str, samples: Sequence[int] = ()) -> FlowError:
     error = _TOLD.get(kind, StageError)(text)
     error.samples = tuple(samples)
     return error
+
+
+def lost_error(worker: WorkerSpec, notes: Notes, exit_code: int | None) -> WorkerLostError:
+    """The error that tells of a worker's death; notes: what the board still says of it."""
+    return WorkerLostError(
+        describe_death(worker, notes, exit_code),
+        worker=worker.label,
+        samples=notes.in_hand,
+        at_work=notes.state == "busy",
+    )
 
 
 def describe_death(worker: WorkerSpec, notes: Notes, exit_code: int | None) -> str:

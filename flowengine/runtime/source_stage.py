@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any
 
-from flowengine.api import Lengths, Packer, Source
+from flowengine.api import Encoder, Lengths, Packer, Source
 from flowengine.runtime.emission import Header, prepare
 from flowengine.runtime.intake import Intake, Member
 from flowengine.runtime.planner import Planner, pack_columns
@@ -124,9 +124,26 @@ class SourceStage(Stage):
                 f"step {round_.step} has {round_.samples} samples and not one target token, so it "
                 "has no loss; expected labels other than -100 in at least one of them"
             )
+        self._check_slots(round_)
         ids = [[member.sample for member in pack] for pack in packs]
         self._report(round_, lengths, ids, planner.packer)
         return _Plan(round_, packs)
+
+    def _check_slots(self, round_: Round) -> None:
+        """An encoder's data ranks begin a slot of packs together, so their rows wait for each other
+        in front of the packer."""
+        for stage in self.site.graph.stages:
+            ways = stage.gang.data if isinstance(stage.what, Encoder) else 1
+            starts = range(0, len(round_.pack_sizes), ways)
+            most = max((sum(round_.pack_sizes[at : at + ways]) for at in starts), default=0)
+            for edge in self.site.edges:
+                bound = edge.outlets[0].bound_items
+                if ways > 1 and edge.reader != stage.name and most > bound:
+                    raise self.fail_row(
+                        f"the data ranks of '{stage.name}' take {ways} packs at once, of {most} "
+                        f"samples in step {round_.step}; the channel to '{edge.reader}' holds "
+                        f"{bound} rows, raise its credits=Credits(items=)"
+                    )
 
     def _measure(self, stretch: Stretch) -> list[Member]:
         """The round's samples, without those that are bad."""

@@ -9,7 +9,8 @@ Rules.
 - Every round that opens on the inlets opens on the outlets before its first row, and closes there
   when all inlets have closed it and all of its rows are dealt with.
 - Told to finish, the source begins no further round, and the stages that keep something make a
-  checkpoint of where that ends.
+  checkpoint of where that ends. The end of the stream says so too, so no stage is at its end
+  before it knows.
 - The ranks of a gang do together what is a collective, as their muster says, and end together.
 - When its inlets have ended and its rounds are over, a stage ends its outlets and returns the
   leases of what its operator keeps; it is done when all leases on its own spans have come back.
@@ -106,6 +107,7 @@ class Stage(ABC):
             self._inlets[fields[0]].closed = fields[1]
         elif kind == Kind.END:
             self._inlets[fields[0]].ended = True
+            self.finishing = self.finishing or fields[1]
         elif kind == Kind.RELEASE:
             for address, count in fields[0]:
                 self.pool.release(address, count)
@@ -244,7 +246,7 @@ class Stage(ABC):
         if not self._said_end:
             self._said_end = True
             for outlet in self._outlets.values():
-                outlet.end()
+                outlet.end(early=self.finishing)
             self.give_up(self.pool.recall().items(), Kind.RELEASE)
             return True
         if self.pool.num_spans:

@@ -27,6 +27,7 @@ class DeadLetter:
 class Start:
     """step: training steps behind it, and `losses` theirs. round: the first round's number.
 
+    first_sample: those below are trained, but for what the plans left over.
     checkpoint: the directory that holds the weights; None begins with new ones.
     dead_letters: samples to leave out. alone: samples to be put into packs of their own. plans:
     what the next plans depend on, see flowengine.runtime.plans.
@@ -35,6 +36,7 @@ class Start:
     step: int = 0
     round: int = 0
     losses: tuple[float, ...] = ()
+    first_sample: int = 0
     checkpoint: Path | None = None
     dead_letters: tuple[DeadLetter, ...] = ()
     alone: frozenset[int] = frozenset()
@@ -72,6 +74,7 @@ def start_from(manifest: Manifest, graph: Graph, *, directory: Path) -> Start:
         step=manifest.step,
         round=_first_round(graph, manifest.step, path=directory),
         losses=tuple(manifest.losses),
+        first_sample=manifest.step * graph.step.samples,
         checkpoint=directory,
         dead_letters=tuple(DeadLetter(**letter) for letter in manifest.dead_letters),
         plans=manifest.plans,
