@@ -45,8 +45,8 @@ def vision_shape(checkpoint: str) -> TransformerShape:
 
 def _merge(config: Any) -> int:
     """Patches that make one feature row."""
-    side = getattr(config.vision_config, "spatial_merge_size", None)
-    return int(side or getattr(config, "scale_factor", 1)) ** 2
+    default = getattr(config, "scale_factor", 1)
+    return int(getattr(config.vision_config, "spatial_merge_size", default)) ** 2
 
 
 def _projector(config: Any, *, merged: int, output: int) -> int:
