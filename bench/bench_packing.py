@@ -19,7 +19,7 @@ Bars (--check): see `bars`. Result: see reports/. Where it does not help: offlin
 leave nothing to gain on best fit decreasing, which is within 0.3 % of the bound; and where one
 sample costs more than a mean pack, its slot waits for it whatever the packer does.
 
-    python bench/bench_packing.py [--quick] [--json FILE] [--check] [--seed N]
+    python bench/bench_packing.py [--quick] [--json FILE] [--check] [--seed N] [--only SECTION]
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ from flowengine.schedule import warm
 
 Row = dict[str, Any]
 MEMORY_OF = ("mix", "video")
+SECTIONS = ("offline", "speed", "memory", "stream", "step")
 
 
 def bars(figures: Row) -> list[tuple[str, float, float]]:
@@ -69,8 +70,9 @@ def bars(figures: Row) -> list[tuple[str, float, float]]:
         if small and "TRL bfd" in times:
             ratio = times["best fit decreasing"] / times["TRL bfd"]
             found.append((f"time {where}, best fit decreasing / TRL", ratio, 1 / 50))
-    for workload, value in figures["bytes_per_sample"].items():
-        found.append((f"memory of a million, {workload}: bytes per sample", value, 32.0))
+    for row in figures["memory"]:
+        name = f"memory of a million, {row['workload']}: bytes per sample"
+        found.append((name, row["bytes_per_sample"], 32.0))
     for row in figures["stream"]:
         found += _stream_bars(row)
     for row in figures["step"]:
@@ -147,24 +149,34 @@ def lines(figures: Row) -> Iterator[str]:
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="write the figures")
 @click.option("--check", is_flag=True, help="exit 1 where a bar is missed")
 @click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--only", type=click.Choice(SECTIONS), multiple=True, help="these sections alone")
 @click.option("--memory", type=str, hidden=True)
-def main(quick: bool, json_file: Path | None, check: bool, seed: int, memory: str | None) -> None:
+def main(
+    quick: bool,
+    json_file: Path | None,
+    check: bool,
+    seed: int,
+    only: tuple[str, ...],
+    memory: str | None,
+) -> None:
     """flowengine.schedule against the packers in use."""
     if memory is not None:
         click.echo(packing_figures.memory(memory))
         return
     warm()
     rounds = 3 if quick else 7
+    many, few = (100_000, 8_192) if quick else (1_000_000, 40_960)
+    made: dict[str, Callable[[], Any]] = {
+        "offline": lambda: packing_figures.offline(seed, quick=quick),
+        "speed": lambda: packing_figures.speed(seed, rounds=rounds, num_samples=many),
+        "memory": lambda: [
+            {"workload": name, "bytes_per_sample": _memory(name)} for name in MEMORY_OF
+        ],
+        "stream": lambda: packing_figures.stream(seed, num_samples=few, rounds=rounds),
+        "step": lambda: packing_figures.step(seed, steps=4 if quick else 16),
+    }
     figures: Row = {
-        "offline": packing_figures.offline(seed, quick=quick),
-        "speed": packing_figures.speed(
-            seed, rounds=rounds, num_samples=100_000 if quick else 1_000_000
-        ),
-        "bytes_per_sample": {name: _memory(name) for name in MEMORY_OF},
-        "stream": packing_figures.stream(
-            seed, num_samples=8_192 if quick else 40_960, rounds=rounds
-        ),
-        "step": packing_figures.step(seed, steps=4 if quick else 16),
+        **{name: make() if not only or name in only else [] for name, make in made.items()},
         "left_out": left_out(),
         "cores": len(os.sched_getaffinity(0)),
         "machine": platform.machine(),

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from flowengine import Graph, Step
 from flowengine.api import Operator, Source
-from flowengine.runtime import execute
+from flowengine.runtime import Runtime, execute
 
 KIB, MIB = 2**10, 2**20
 
@@ -45,9 +45,9 @@ def hand_on(item: Item) -> Item:
     return item
 
 
-def flow_rate(size: int) -> float:
-    """The engine's local runtime."""
-    count = max(200, min(10000, 2**28 // size))
+def flow_rate(size: int, *, runtime: Runtime = "local", most: int = 10000) -> float:
+    """The engine, by default its local runtime, on `most` items a step at most."""
+    count = max(200, min(most, 2**28 // size))
     graph = Graph("no-op", step=Step(samples=count), steps=2)
     graph.add(Reader(), graph.add(hand_on, graph.add(Items(size=size))))
     ends: list[float] = []
@@ -57,7 +57,7 @@ def flow_rate(size: int) -> float:
             ends.append(time.perf_counter())
 
     with tempfile.TemporaryDirectory() as directory:
-        execute(graph, runtime="local", run_dir=Path(directory), observe=observe)
+        execute(graph, runtime=runtime, run_dir=Path(directory), observe=observe)
     return count / (ends[1] - ends[0])
 
 

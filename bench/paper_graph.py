@@ -25,6 +25,7 @@ from flowengine.api import (
     TransformerShape,
 )
 from flowengine.operators.packing import CostPacker
+from flowengine.schedule import Cost, model_cost
 
 MAX_TOKENS = 8192
 PICTURE_TOKEN = 28
@@ -87,7 +88,8 @@ class Infographics(Source[Sample]):
 
     def lengths(self, index: int) -> Lengths:
         text, rows = self._drawn[index]
-        return Lengths(tokens=int(text + rows), targets=int(text) // 2, media={"image": int(rows)})
+        media = {"image": int(rows), "audio": int(text)}
+        return Lengths(tokens=int(text + rows), targets=int(text) // 2, media=media)
 
     def read(self, index: int) -> Sample:
         raise NotImplementedError("these samples have lengths alone")
@@ -127,6 +129,12 @@ class ShapedEncoder(Encoder[Any, Any]):
         raise NotImplementedError("planned with, never built")
 
 
+class ShapedListener(ShapedEncoder):
+    """A second encoder, for clips."""
+
+    modality: ClassVar[str] = "audio"
+
+
 class ShapedModel(Objective[Any]):
     """A language model of this shape."""
 
@@ -145,6 +153,19 @@ class ShapedModel(Objective[Any]):
         raise NotImplementedError("planned with, never built")
 
 
+def cost_of(shape: TransformerShape) -> Cost:
+    """What a sample costs the language model, in FLOPs."""
+    return model_cost(
+        layers=shape.layers,
+        width=shape.width,
+        heads=shape.heads,
+        kv_heads=shape.kv_heads,
+        hidden=shape.hidden,
+        vocabulary=shape.vocabulary,
+        flops_per_s=1.0,
+    )
+
+
 def build(
     *,
     model: str = "VLM-6B",
@@ -152,8 +173,10 @@ def build(
     samples: int = 672,
     packs: int = 256,
     freeze: bool = True,
+    listens: bool = False,
 ) -> Graph:
-    """One of the paper's graphs. packs: of a step; 672 samples make 256 packs of up to 8,192."""
+    """One of the paper's graphs. packs: of a step; 672 samples make 256 packs of up to 8,192.
+    listens: with a second encoder, whose rows are counted as text has tokens."""
     graph = Graph(model, step=Step(samples=samples), clip_norm=1.0, steps=8)
     pages = graph.add(Infographics())
     width = BACKBONES[model].width
@@ -161,8 +184,14 @@ def build(
     features = graph.add(
         ShapedEncoder(of=encoder, width=width), pages, freeze=freeze, optimizer=adam
     )
-    pooled = graph.pool(pages, features, capacity="2 TiB")
-    joined = graph.add(CostPacker(max_tokens=MAX_TOKENS, min_packs=packs), pooled)
+    streams = [features]
+    if listens:
+        listener = ShapedListener(of=encoder, width=width)
+        streams.append(graph.add(listener, pages, freeze=freeze, optimizer=adam))
+    pooled = graph.pool(pages, *streams, capacity="2 TiB")
+    packer = CostPacker(max_tokens=MAX_TOKENS, min_packs=packs, cost=cost_of(BACKBONES[model]))
+    joined = graph.add(packer, pooled)
     trained = graph.add(ShapedModel(of=model), joined, optimizer=adam)
-    graph.feedback(GradientReturn(), trained["gradients"], to=features)
+    for stream in streams:
+        graph.feedback(GradientReturn(), trained["gradients"], to=stream)
     return graph

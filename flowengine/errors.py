@@ -19,7 +19,12 @@ A message says where, what was found, what was expected and what to do about it.
 
 
 class FlowError(Exception):
-    """Base of all errors that flowengine raises on purpose."""
+    """Base of all errors that flowengine raises on purpose.
+
+    samples: ids of the samples it is about, as far as they are known.
+    """
+
+    samples: tuple[int, ...] = ()
 
 
 class GraphError(FlowError, ValueError):
@@ -50,13 +55,21 @@ class StageError(RunError):
 class WorkerLostError(RunError):
     """A worker process died without saying why.
 
-    worker: its label. samples: ids of the samples it worked on, as far as they are known.
+    worker: its label. samples: those it worked on, or, unless at_work, had worked on last.
     """
 
-    def __init__(self, text: str, *, worker: str = "", samples: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self,
+        text: str,
+        *,
+        worker: str = "",
+        samples: tuple[int, ...] = (),
+        at_work: bool = True,
+    ) -> None:
         super().__init__(text)
         self.worker = worker
         self.samples = samples
+        self.at_work = at_work
 
 
 class RefusedSampleError(RunError):

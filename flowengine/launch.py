@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import count
@@ -17,6 +18,7 @@ from flowengine.observe.record import Recorder
 from flowengine.runtime import Runtime, execute
 from flowengine.runtime.events import Event, Observer
 from flowengine.runtime.execute import STALL_S
+from flowengine.runtime.replay import Replay, plan_replay
 from flowengine.runtime.start import BEGINNING, start_behind
 from flowengine.shortage import naming_shortages
 
@@ -27,17 +29,20 @@ def run(
     graph: Graph,
     *,
     runtime: Runtime = "local",
+    address: str | None = None,
     run_dir: Path | None = None,
     resume: Path | None = None,
     max_restarts: int = MAX_RESTARTS,
     stall_s: float = STALL_S,
     torch_profiler: Sequence[range] = (),
     peak: Peak | None = None,
+    predicted: Mapping[str, Any] | None = None,
     observers: Sequence[Observer] = (),
 ) -> dict[str, Any]:
     """Trains the graph; the report that report.json holds too (flowengine.observe.report).
 
-    runtime: "local" has a process per stage replica, "inline" runs everything in this one.
+    runtime: "local" has a process per stage replica, "inline" runs everything in this one,
+        "ray" has an actor per stage replica on the cluster at `address`, or on one started here.
     run_dir: a new or empty directory; None makes runs/<graph>-<UTC time>.
     resume: a checkpoint, or a run directory whose newest one is meant: the run goes on behind it.
     max_restarts: how often the run may go back to its last checkpoint after a worker's death.
@@ -46,6 +51,8 @@ def run(
     `flowengine trace`.
     peak: of all devices together, for the MFU (flowengine.observe.rates); None does not count
     operations.
+    predicted: what the plan expects that the graph was given; the report puts it beside what is
+    measured.
     observers: called with every event of the run (flowengine.runtime.events).
     Raises GraphError or CheckpointError before anything starts, FileExistsError if `run_dir` has
     files, and RunError when the run ends early; the files of the run directory are complete then,
@@ -58,7 +65,9 @@ def run(
     with (
         naming_shortages(f"run '{graph.name}' in {run_dir}"),
         _paged(run_dir),
-        Recorder(graph, run_dir=run_dir, command=sys.argv, peak=peak) as recorder,
+        Recorder(
+            graph, run_dir=run_dir, command=sys.argv, peak=peak, predicted=predicted
+        ) as recorder,
     ):
         listeners: list[Observer] = [recorder, *observers]
 
@@ -69,6 +78,7 @@ def run(
         execute(
             graph,
             runtime=runtime,
+            address=address,
             run_dir=run_dir,
             observe=observe,
             start=start,
@@ -78,6 +88,26 @@ def run(
         )
     assert recorder.report is not None
     return recorder.report
+
+
+def replay(
+    graph: Graph,
+    samples: Sequence[int],
+    *,
+    behind: Path | None = None,
+    observe: Observer = lambda _: None,
+) -> Replay:
+    """Runs these samples of one step again, alone, in this process; what was run.
+
+    behind: a checkpoint, or a run directory, whose weights are used; None: those of a new run.
+    RunError if they fail again; GraphError and CheckpointError as plan_replay says. For an operator
+    to be looked at in a debugger, where it stands.
+    """
+    check(graph)
+    planned = plan_replay(graph, samples, behind=behind)
+    with tempfile.TemporaryDirectory() as folder:
+        planned.run(run_dir=Path(folder), observe=observe)
+    return planned
 
 
 @contextmanager

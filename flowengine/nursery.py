@@ -15,6 +15,7 @@ from flowengine.errors import GraphError
 PRELOADED = [
     "torch._dynamo",  # every torch optimizer imports it, in 1.6 s
     "flowengine.runtime.worker",
+    "flowengine.schedule.loaded",
     "flowengine.operators.audio",
     "flowengine.operators.language",
     "flowengine.operators.packing",

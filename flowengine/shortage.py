@@ -28,11 +28,17 @@ def describe_shortage(error: BaseException) -> str | None:
     """
     if isinstance(error, FlowError):
         return None
-    if isinstance(error, MemoryError) or any(told in str(error).lower() for told in _MEMORY):
+    if isinstance(error, MemoryError):
         return _REMEDIES[errno.ENOMEM]
     if isinstance(error, OSError):
         return _REMEDIES.get(error.errno or 0)
-    found = _NUMBER.search(str(error))
+    try:
+        text = str(error)
+    except Exception:  # An exception of the user's may have no text to give.
+        return None
+    if any(told in text.lower() for told in _MEMORY):
+        return _REMEDIES[errno.ENOMEM]
+    found = _NUMBER.search(text)
     return _REMEDIES.get(int(found[1])) if found else None
 
 

@@ -37,6 +37,7 @@ def test_exported_names() -> None:
         "Credits",
         "Gang",
         "Graph",
+        "Skip",
         "Step",
         "__version__",
         "check",

@@ -16,7 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar, dataclass_transform
+from typing import Any, Generic, Literal, Protocol, TypeVar, dataclass_transform
 
 from flowengine.api.context import Context
 from flowengine.api.values import IGNORED, Gradients, Joined, Lengths, Pack, Sample
@@ -80,6 +80,16 @@ class Source(Operator, Generic[T]):
         return None
 
 
+class ReadyStream(Protocol):
+    """Samples as they become ready, into packs; of one run."""
+
+    def push(self, sample: int, lengths: Lengths) -> list[list[int]]:
+        """One more is ready: the packs that became full, as lists of samples."""
+
+    def flush(self) -> list[list[int]]:
+        """The packs of all that wait, full or not."""
+
+
 class Packer(Operator):
     """Chooses which samples share a microbatch.
 
@@ -87,12 +97,16 @@ class Packer(Operator):
     function of them. `process` is what the plan does to its members; the engine joins them.
 
     max_tokens: the most tokens a pack holds.
+    when: "planned" has packs follow from lengths alone, before anything is encoded: they are the
+        same whatever the timing. "ready" has `stream` make them of what is encoded; `plan` then
+        says which samples an encoder takes at a time.
     too_long: what becomes of a longer sample: "error"; "own-pack" for a pack of its own, which
         then needs its room in the pool and on the device; or "dead-letter": it is left out of
         training, and the report says so.
     """
 
     max_tokens: int
+    when: Literal["planned", "ready"] = "planned"
     too_long: Literal["error", "own-pack", "dead-letter"] = "error"
 
     @abstractmethod
@@ -101,6 +115,10 @@ class Packer(Operator):
 
         Packs are trained in this order, and encoders are fed in it.
         """
+
+    def stream(self) -> ReadyStream:
+        """What makes packs of samples that are ready; called in the worker of the packer."""
+        raise NotImplementedError
 
     def prepare(self) -> None:
         """Called once before workers start: what would make the first step late, such as compiling

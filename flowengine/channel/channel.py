@@ -56,9 +56,9 @@ class Outlet:
         """Ends a round."""
         self._post(self.consumer, (Kind.CLOSE, self.channel, number))
 
-    def end(self) -> None:
-        """Says that no round follows."""
-        self._post(self.consumer, (Kind.END, self.channel))
+    def end(self, *, early: bool) -> None:
+        """Says that no round follows; early: though there would have been more."""
+        self._post(self.consumer, (Kind.END, self.channel, early))
 
     def on_credit(self, items: int, num_bytes: int) -> None:
         """Takes credits back."""

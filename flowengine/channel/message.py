@@ -5,7 +5,7 @@ A message is a tuple that starts with its kind:
     ROWS      channel, [row, ...]        values, in order; needs credits
     OPEN      channel, round             a round begins on this channel
     CLOSE     channel, number            no more rows of this round: the barrier
-    END       channel                    no more rounds
+    END       channel, early             no more rounds, early: since the run was told to finish
     CREDIT    channel, items, bytes      the consumer is done with that much
     RELEASE   [(span, count), ...]       leases returned to the owner of the spans
     GRADIENT  [(span, count), ...]       leases returned; the spans now hold gradients

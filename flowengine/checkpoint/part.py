@@ -25,10 +25,12 @@ from flowengine.errors import CheckpointError
 
 @dataclass
 class Part:
-    """What one stage keeps. values: of JSON's types."""
+    """What one stage keeps. values: of JSON's types. lasting: the tensors that nobody changes
+    before the next optimizer step."""
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
+    lasting: frozenset[str] = frozenset()
 
 
 def write_part(directory: Path, name: str, part: Part) -> None:

@@ -47,7 +47,14 @@ def gather_training(
                 values[name] = value
     for version, older in kept.items():
         tensors |= _prefixed(older.state_dict(), f"kept/{version}")
-    return Part(tensors, values)
+    stepped = {shard.data_ptr() for shard in shards}
+    lasting = [n for n, t in weights.items() if t.data_ptr() in stepped]
+    return Part(
+        tensors,
+        values,
+        lasting=frozenset(f"module/{name}" for name in lasting)
+        | {name for name in tensors if name.startswith("optimizer/")},
+    )
 
 
 def restore_training(

@@ -55,14 +55,14 @@ def draw(
 
 
 def _draw_graph(graph: Graph, output: Path | None) -> None:
-    from flowengine.graph import draw_mermaid
-
-    if output is None or output.suffix == ".mmd":
-        _write(draw_mermaid(graph), output)
-        return
     from flowengine.observe import draw_picture, sketch_graph
+    from flowengine.observe.sketch_mermaid import draw_mermaid
 
-    draw_picture(sketch_graph(graph), output)
+    sketch = sketch_graph(graph)
+    if output is None or output.suffix == ".mmd":
+        _write(draw_mermaid(sketch), output)
+    else:
+        draw_picture(sketch, output)
 
 
 def _draw_run(run_dir: Path, output: Path | None, *, as_json: bool) -> None:
@@ -70,7 +70,7 @@ def _draw_run(run_dir: Path, output: Path | None, *, as_json: bool) -> None:
     from flowengine.observe.bottleneck import describe_verdict
     from flowengine.observe.picture import Heat
     from flowengine.observe.run_files import RunFiles
-    from flowengine.observe.sketch_mermaid import draw_heated_mermaid
+    from flowengine.observe.sketch_mermaid import draw_mermaid
 
     files = RunFiles(run_dir)
     shares, verdict = describe_verdict(files)
@@ -78,7 +78,7 @@ def _draw_run(run_dir: Path, output: Path | None, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({**files.sketch.to_json(), **asdict(heated)}, indent=2))
     elif output is None or output.suffix == ".mmd":
-        _write(draw_heated_mermaid(files.sketch, heated), output)
+        _write(draw_mermaid(files.sketch, heated=heated), output)
     else:
         draw_picture(files.sketch, output, heated=heated)
 

@@ -34,7 +34,7 @@ def explain(run_dir: Path, as_json: bool) -> None:
 
 def _explain(run_dir: Path) -> dict[str, Any]:
     from flowengine.observe.status_file import read_status
-    from flowengine.runtime.stall import Dependencies, describe_stall, root_causes
+    from flowengine.runtime.stall import Dependencies, describe_stall, look_closer, root_causes
 
     report = run_dir / "report.json"
     if report.is_file():
@@ -48,8 +48,10 @@ def _explain(run_dir: Path) -> dict[str, Any]:
         )
     status, record = last
     known = Dependencies(**json.loads((run_dir / "run.json").read_text("utf-8"))["dependencies"])
-    causes = root_causes(status, known)
     lives = _lives(record)
+    if lives:
+        status = look_closer(status, known)
+    causes = root_causes(status, known)
     return {
         "state": "running" if lives else "dead: its supervisor is gone, and left no report",
         "text": describe_stall(status, known),

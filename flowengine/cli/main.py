@@ -17,7 +17,9 @@ from flowengine.cli.new import new
 from flowengine.cli.operators import operators
 from flowengine.cli.pack import pack
 from flowengine.cli.plan import plan
+from flowengine.cli.profile import profile
 from flowengine.cli.reading import compare, report, trace
+from flowengine.cli.replay import replay
 from flowengine.cli.run import run
 from flowengine.cli.simulate import simulate
 from flowengine.cli.verify import verify
@@ -46,7 +48,7 @@ def error_text(error: FlowError) -> str:
     """`error: ...`; a graph's problems one per line, each with its own `error:`."""
     if isinstance(error, GraphError):
         return "\n".join(f"error: {problem}" for problem in str(error).splitlines())
-    return f"error: {error}"
+    return "\n".join([f"error: {error}", *getattr(error, "__notes__", ())])
 
 
 @click.group(cls=_Commands, epilog=_EXITS, context_settings={"help_option_names": ["-h", "--help"]})
@@ -70,7 +72,9 @@ for command in (
     new,
     operators,
     pack,
+    replay,
     plan,
+    profile,
     report,
     simulate,
     top,

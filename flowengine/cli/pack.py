@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from flowengine.schedule import TooLong
+    from flowengine.schedule import Cost, TooLong
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 POLICIES = ("error", "own-pack", "dead-letter")
@@ -30,8 +30,19 @@ POLICIES = ("error", "own-pack", "dead-letter")
 @click.option(
     "--quadratic",
     type=click.FloatRange(min=0),
-    default=0.0,
     help="Cost of a token times a token of its sample; a token itself costs 1.",
+)
+@click.option(
+    "--cost-of",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="A run directory: costs are the seconds that its packs were measured to take.",
+)
+@click.option(
+    "--microbatches",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Packs that a replica trains per step; for the report.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as a JSON object.")
 def pack(
@@ -41,7 +52,9 @@ def pack(
     column: str,
     too_long: str,
     replicas: int | None,
-    quadratic: float,
+    quadratic: float | None,
+    cost_of: Path | None,
+    microbatches: int,
     as_json: bool,
 ) -> None:
     """Pack the samples of DATASET (parquet or Arrow) into few packs of at most --max-tokens.
@@ -52,6 +65,7 @@ def pack(
     from flowengine.schedule import TooLongError, warm
     from flowengine.schedule import pack as pack_lengths
 
+    cost = _cost(quadratic, cost_of)
     lengths = _lengths(dataset, column)
     warm()
     start = time.perf_counter()
@@ -66,11 +80,30 @@ def pack(
             param_hint="--max-tokens",
         ) from None
     seconds = time.perf_counter() - start
-    costs = _pack_costs(lengths, ids, offsets, quadratic)
-    placed = _place(ids, offsets, costs, replicas) if replicas else None
-    _write(output, ids, offsets, placed)
+    costs = _pack_costs(lengths, ids, offsets, cost)
+    placed = _place(ids, offsets, costs, replicas or 1)
+    _write(output, ids, offsets, placed if replicas else None)
     report = _report(lengths, ids, offsets, costs, max_tokens, replicas, seconds)
+    report["step"] = _step_times(costs, placed[0], microbatches)
+    report["step"]["unit"] = "s" if cost_of else "cost"
     click.echo(json.dumps(report) if as_json else _describe(report, output))
+
+
+def _cost(quadratic: float | None, cost_of: Path | None) -> Cost:
+    """What a sample costs: in tokens, or in seconds as a run has measured them."""
+    from flowengine.observe.run_files import RunFiles
+    from flowengine.schedule import Cost
+
+    if cost_of is None:
+        return Cost(quadratic=quadratic or 0.0)
+    if quadratic is not None:
+        raise click.BadParameter("is measured; remove it, or --cost-of", param_hint="--quadratic")
+    last = RunFiles(cost_of).report["cost"]["last"]
+    if last is None:
+        raise click.BadParameter(
+            f"{cost_of}: too few packs were trained to measure their cost", param_hint="--cost-of"
+        )
+    return Cost(linear=last["linear"], quadratic=last["quadratic"], constant=last["constant"])
 
 
 def _lengths(dataset: Path, column: str) -> NDArray[np.integer]:
@@ -132,14 +165,15 @@ def _pack_costs(
     lengths: NDArray[np.integer],
     ids: NDArray[np.int64],
     offsets: NDArray[np.int64],
-    quadratic: float,
+    cost: Cost,
 ) -> NDArray[np.float64]:
     import numpy as np
 
     tokens = lengths[ids].astype(np.float64)
     if len(tokens) == 0:
         return np.empty(0)
-    return np.add.reduceat(tokens * (1 + quadratic * tokens), offsets[:-1])
+    costs = cost.constant + tokens * (cost.linear + cost.quadratic * tokens)
+    return np.add.reduceat(costs, offsets[:-1])
 
 
 def _place(
@@ -160,6 +194,21 @@ def _place(
     order = np.empty_like(first)
     order[np.argsort(first, kind="stable")] = np.arange(len(first))
     return order[slot], rank % replicas
+
+
+def _step_times(
+    costs: NDArray[np.float64], slot: NDArray[np.int64], microbatches: int
+) -> dict[str, Any]:
+    """How many steps, and what they take when all wait for the costliest pack of every slot: in the
+    mean and at most."""
+    import numpy as np
+
+    if len(costs) == 0:
+        return {"steps": 0, "mean": 0.0, "max": 0.0}
+    slots = np.zeros(int(slot.max()) + 1)
+    np.maximum.at(slots, slot, costs)
+    steps = np.add.reduceat(slots, np.arange(0, len(slots), microbatches))
+    return {"steps": len(steps), "mean": float(steps.mean()), "max": float(steps.max())}
 
 
 def _write(
@@ -229,5 +278,11 @@ def _describe(report: dict[str, Any], output: Path) -> str:
         lines.append(f"{report['too_long']:,} samples longer than a pack, {what}")
     if "slots" in report:
         lines.append(f"{report['slots']:,} slots, {report['waiting']:.2%} of the time waiting")
+    step = report["step"]
+    unit = " s" if step["unit"] == "s" else ""
+    lines.append(
+        f"{step['steps']:,} steps of {step['mean']:.4g}{unit} in the mean, {step['max']:.4g}{unit} "
+        "at most"
+    )
     lines.append(f"packed in {report['seconds']:.3f} s")
     return "\n".join([*lines, f"plan: {output}"])

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @takes_graph
-@click.option("--devices", required=True, help="COUNTxDEVICE, e.g. 64xH200.")
+@click.option("--devices", required=True, help="COUNTxDEVICE, e.g. 64xH200; Nxcpu here.")
 @click.option("-o", "--output", type=FILE, help="Write the plan, for simulate and run --plan.")
 @takes_costs
 def plan(
@@ -26,6 +26,7 @@ def plan(
     settings: tuple[str, ...],
     devices: str,
     output: Path | None,
+    profile_file: Path | None,
     memory: str | None,
     steps: int,
     as_json: bool,
@@ -38,7 +39,9 @@ def plan(
     """
     from flowengine.plan import make_plan
 
-    setting = read_setting(target, settings, devices=devices, memory=memory, steps=steps)
+    setting = read_setting(
+        target, settings, devices=devices, profile_file=profile_file, memory=memory, steps=steps
+    )
     found = make_plan(setting)
     if output is not None:
         found.write(output)

@@ -19,7 +19,7 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 def takes_costs(command: F) -> F:
-    """Adds --memory, --steps and --json to a command."""
+    """Adds --profile, --memory, --steps and --json to a command."""
     for option in (
         click.option("--json", "as_json", is_flag=True, help="As a JSON object."),
         click.option(
@@ -28,6 +28,9 @@ def takes_costs(command: F) -> F:
             default=8,
             show_default=True,
             help="How many of the graph's first steps to simulate; the first 3 warm up.",
+        ),
+        click.option(
+            "--profile", "profile_file", type=FILE, help="Costs as measured, for --devices Nxcpu."
         ),
         click.option("--memory", help="What a device has, e.g. 64GB, where the library differs."),
     ):
@@ -40,6 +43,7 @@ def read_setting(
     settings: tuple[str, ...],
     *,
     devices: str,
+    profile_file: Path | None,
     memory: str | None,
     steps: int,
 ) -> Setting:
@@ -47,11 +51,11 @@ def read_setting(
     graph = load(target, settings)
     from flowengine.graph import check
     from flowengine.graph.size import parse_bytes
-    from flowengine.plan import Roofline, Setting, parse_fleet, read_workload
+    from flowengine.plan import make_setting
+    from flowengine.plan.profile import read_profile
 
+    profile = read_profile(profile_file) if profile_file is not None else None
+    memory_bytes = parse_bytes(memory) if memory else None
     with user_code(target.partition(":")[0]):
         check(graph)
-        work = read_workload(graph, steps=steps)
-    fleet = parse_fleet(devices, memory_bytes=parse_bytes(memory) if memory else None)
-    model = Roofline(graph, fleet, work.planned)
-    return Setting(graph, work, model, fleet.count, str(fleet), fleet.device)
+        return make_setting(graph, devices, steps=steps, profile=profile, memory_bytes=memory_bytes)

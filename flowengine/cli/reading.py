@@ -45,7 +45,12 @@ def compare(one: Path, other: Path, output: Path | None, as_json: bool) -> None:
     what they were asked for."""
     from rich.table import Table
 
-    from flowengine.observe.compare import compare_runs, comparison_lines, make_comparison_page
+    from flowengine.observe.compare import (
+        compare_runs,
+        figure_rows,
+        make_comparison_page,
+        setting_rows,
+    )
     from flowengine.observe.progress import Screen
     from flowengine.observe.run_files import RunFiles
 
@@ -59,12 +64,17 @@ def compare(one: Path, other: Path, output: Path | None, as_json: bool) -> None:
         click.echo(json.dumps(compared, indent=2))
         return
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("", overflow="fold")
+    table.add_column("", no_wrap=True)
     for name in (one.name, other.name, "second / first"):
         table.add_column(name, justify="right", overflow="fold")
-    for row in comparison_lines(compared):
+    for row in figure_rows(compared):
         table.add_row(*row)
-    Screen(highlight=False).print(table)
+    console = Screen(highlight=False)
+    console.print(table)
+    for path, *values in setting_rows(compared):
+        console.print(path, markup=False, soft_wrap=True)
+        for run_dir, value in zip((one, other), values, strict=True):
+            console.print(f"  {run_dir.name}: {value}", markup=False, soft_wrap=True)
 
 
 @click.command()

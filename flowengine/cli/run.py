@@ -7,11 +7,13 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from flowengine.cli.replay import replay_command
 from flowengine.cli.steps import STEPS
 from flowengine.cli.target import load, takes_graph, user_code
 from flowengine.errors import FlowError
@@ -69,10 +71,17 @@ MOST_PROFILED = 50
 @takes_graph
 @click.option(
     "--runtime",
-    type=click.Choice(["local", "inline"]),
+    "--backend",
+    "runtime",
+    type=click.Choice(["local", "inline", "ray"]),
     default="local",
     show_default=True,
-    help="A process per stage replica, or everything in this process.",
+    help="A process per stage replica, everything in this process, or actors on a cluster.",
+)
+@click.option(
+    "--address",
+    metavar="HOST:PORT",
+    help="The Ray cluster to run on.  [default: one on this machine, for this run]",
 )
 @click.option(
     "--run-dir",
@@ -108,6 +117,19 @@ MOST_PROFILED = 50
     default=(),
     help="Note the operators and kernels of these steps, as in 10-12,50, for `flowengine trace`.",
 )
+@click.option(
+    "--plan",
+    "plan_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Replicas and threads as flowengine plan chose them; the report has its prediction.",
+)
+@click.option(
+    "--without",
+    multiple=True,
+    type=click.Choice(["pool", "allocator", "scheduler"]),
+    help="Leave a part out: hand-over pack by pack, one worker per stage, samples packed as they "
+    "come.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Events as JSON lines, the report last.")
 @click.option("--quiet", is_flag=True, help="No progress and no summary.")
 @click.option(
@@ -130,12 +152,15 @@ MOST_PROFILED = 50
 def run(
     target: str,
     settings: tuple[str, ...],
-    runtime: Literal["local", "inline"],
+    runtime: Literal["local", "inline", "ray"],
+    address: str | None,
     run_dir: Path | None,
     resume: str | None,
     max_restarts: int,
     stall_s: float,
     torch_profiler: tuple[range, ...],
+    plan_file: Path | None,
+    without: tuple[str, ...],
     as_json: bool,
     quiet: bool,
     prometheus: Address | None,
@@ -149,13 +174,17 @@ def run(
     """
     if as_json and quiet:
         raise click.UsageError("--json and --quiet exclude each other")
+    if address is not None and runtime != "ray":
+        raise click.UsageError("--address names a Ray cluster; it goes with --runtime ray")
     _refuse_many(torch_profiler)
     if runtime == "local":
         open_nursery()
     graph = load(target, settings)
+    _refuse_beyond(torch_profiler, graph.steps)
     from flowengine import launch
     from flowengine.graph import check
 
+    predicted = _arrange(graph, plan_file, without)
     with user_code(target.partition(":")[0]):
         check(graph)
     behind = _checkpoint(resume, graph.name) if resume is not None else None
@@ -165,6 +194,7 @@ def run(
         raise click.BadParameter(str(error), param_hint="--run-dir") from None
     peak = _peak_of(graph, peak_flops)
     with (
+        _telling_replay(target, settings, run_dir),
         _exported(
             graph,
             run_dir,
@@ -178,13 +208,24 @@ def run(
         launch.run(
             graph,
             runtime=runtime,
+            address=address,
             run_dir=run_dir,
             resume=behind,
             max_restarts=max_restarts,
             stall_s=stall_s,
             torch_profiler=torch_profiler,
             peak=peak,
+            predicted=predicted,
             observers=[*observers, *exporters],
+        )
+
+
+def _refuse_beyond(profiled: tuple[range, ...], steps: int | None) -> None:
+    beyond = [part for part in profiled if steps is not None and part.start >= steps]
+    if beyond:
+        raise click.BadParameter(
+            f"step {beyond[0].start}: the graph has {steps} steps, from 0 on",
+            param_hint="--torch-profiler",
         )
 
 
@@ -195,6 +236,36 @@ def _refuse_many(profiled: tuple[range, ...]) -> None:
             f"{count} steps; expected at most {MOST_PROFILED}: each is megabytes per worker",
             param_hint="--torch-profiler",
         )
+
+
+def _arrange(
+    graph: Graph, plan_file: Path | None, without: tuple[str, ...]
+) -> dict[str, Any] | None:
+    """Gives the graph what the plan says, or leaves parts out; the plan's prediction, if it holds.
+
+    A prediction is of the graph as planned, so it is none of a run without one of its parts.
+    """
+    if plan_file is None and not without:
+        return None
+    from flowengine.plan import PARTS, apply_plan, leave_out, read_plan
+
+    if plan_file is not None:
+        plan = read_plan(plan_file)
+        apply_plan(plan, graph)
+    leave_out(graph, [part for part in PARTS if part in without])
+    return asdict(plan.predicted) if plan_file is not None and not without else None
+
+
+@contextmanager
+def _telling_replay(target: str, settings: tuple[str, ...], run_dir: Path) -> Iterator[None]:
+    """An error about samples is followed by the command that runs them again."""
+    try:
+        yield
+    except FlowError as error:
+        command = replay_command(error, target, settings, run_dir)
+        if command is not None:
+            error.add_note(f"run these samples alone, in a debugger:\n  {command}")
+        raise
 
 
 @contextmanager

@@ -55,6 +55,7 @@ def simulate(
     trace: Path | None,
     svg: Path | None,
     run_dir: Path | None,
+    profile_file: Path | None,
     memory: str | None,
     steps: int,
     as_json: bool,
@@ -80,6 +81,7 @@ def simulate(
         target,
         settings,
         devices=devices or (given.devices if given else ""),
+        profile_file=profile_file,
         memory=memory,
         steps=steps,
     )

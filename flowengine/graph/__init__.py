@@ -4,7 +4,6 @@ from flowengine.graph.check import check, find_problems
 from flowengine.graph.description import Credits, Gang, Skip, Step
 from flowengine.graph.graph import Graph, Stream
 from flowengine.graph.load import load_graph
-from flowengine.graph.mermaid import draw_mermaid
 
 __all__ = [
     "Credits",
@@ -14,7 +13,6 @@ __all__ = [
     "Step",
     "Stream",
     "check",
-    "draw_mermaid",
     "find_problems",
     "load_graph",
 ]

@@ -28,6 +28,7 @@ _MEANING: tuple[Rule, ...] = (
     streams.everything_is_read,
     streams.source_has_an_end,
     streams.readers_are_possible,
+    streams.packers_can_stream,
     training.modalities_differ,
     training.features_fit_the_objective,
     training.weights_can_train,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flowengine.api import Encoder, Objective, Trainable
+from flowengine.api import Encoder, Objective, Packer, Trainable
 from flowengine.graph.description import StageSpec
 from flowengine.graph.dtype import is_half
 from flowengine.graph.graph import Graph
@@ -21,6 +21,12 @@ def gangs_are_possible(graph: Graph) -> Iterator[str]:
             yield (
                 f"{stage}: has replicas={stage.replicas} and gang={stage.gang}; expected one of "
                 "them: the data ranks of a gang take packs in turn as replicas do"
+            )
+        ready = [s for s in graph.stages if isinstance(s.what, Packer) and s.what.when == "ready"]
+        if ready:
+            yield (
+                f"{stage}: has gang={stage.gang}, but '{ready[0].name}' packs what is ready, and "
+                'a gang begins a slot when all of its packs are there; use when="planned"'
             )
         if stage.gang.tensor > 1 and not _can_share(stage.what):
             yield (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from flowengine.api import Encoder, Features, Joined, Objective, Packer, Sample, Source
-from flowengine.graph.description import POOL, Endpoint
+from flowengine.graph.description import POOL, Endpoint, StageSpec
 from flowengine.graph.graph import Graph
 from flowengine.graph.ports import fits, type_name
 
@@ -115,6 +115,30 @@ def readers_are_possible(graph: Graph) -> Iterator[str]:
                     f"{readers[0]}: reads the features of '{stage.name}', whose bytes carry the "
                     "gradient back; read them in front of the encoder, or set freeze=True"
                 )
+
+
+def packers_can_stream(graph: Graph) -> Iterator[str]:
+    for stage in graph.stages:
+        if not isinstance(stage.what, Packer):
+            continue
+        if stage.what.when not in ("planned", "ready"):
+            yield f"{stage}: when is {stage.what.when!r}; expected 'planned' or 'ready'"
+        elif stage.what.when == "ready" and type(stage.what).stream is Packer.stream:
+            yield (
+                f"{stage}: has when='ready', but {type(stage.what).__name__} does not define "
+                "stream(); define it, or leave when='planned'"
+            )
+        elif stage.what.when == "ready":
+            yield from _gangs_of_objectives(graph, stage)
+
+
+def _gangs_of_objectives(graph: Graph, packer: StageSpec) -> Iterator[str]:
+    for stage in graph.stages:
+        if isinstance(stage.what, Objective) and stage.gang.size > 1:
+            yield (
+                f"{stage}: is a gang, whose ranks need to know how many packs there will be, and "
+                f"{packer} has when='ready'; leave when='planned'"
+            )
 
 
 def _is_objective(graph: Graph, endpoint: Endpoint) -> bool:

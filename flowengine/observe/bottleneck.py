@@ -7,7 +7,7 @@ the run's length.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -118,7 +118,8 @@ def _advise(shares: Shares, replicas: int) -> str:
 def _sums(files: RunFiles) -> list[dict[str, Any]]:
     """Seconds within the steady stretches, by stage, state and what, the largest first."""
     parts = []
-    for began_s, ended_s in steady_stretches({s["step"]: s["wall_s"] for s in files.steps}):
+    ends = {step["step"]: step["wall_s"] for step in files.steps}
+    for began_s, ended_s in steady_stretches(ends, breaks=files.restarts_s):
         spans = files.spans
         ends = pc.min_element_wise(spans["ended_s"], pa.scalar(ended_s))
         took = pc.subtract(ends, pc.max_element_wise(spans["began_s"], pa.scalar(began_s)))
@@ -130,15 +131,19 @@ def _sums(files: RunFiles) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: -row["took_s_sum"])
 
 
-def steady_stretches(ends: Mapping[int, float]) -> list[tuple[float, float]]:
+def steady_stretches(
+    ends: Mapping[int, float], *, breaks: Sequence[float] = ()
+) -> list[tuple[float, float]]:
     """From the end of a step to that of a later one, such that all spans in between are kept.
 
-    ends: per step, when it was done, in seconds.
+    ends: per step, when it was done, in seconds. breaks: times at which the run began again; the
+    steps that they fall in are left out.
     """
     first = min(ends, default=0) + (WARM_STEPS if len(ends) > WARM_STEPS + 1 else 1)
     found: list[tuple[float, float]] = []
     for step in sorted(ends):
-        if step >= first and step - 1 in ends and is_kept(step) and is_kept(step - 1):
+        whole = step - 1 in ends and not any(ends[step - 1] < at < ends[step] for at in breaks)
+        if step >= first and whole and is_kept(step) and is_kept(step - 1):
             if found and found[-1][1] == ends[step - 1]:
                 found[-1] = (found[-1][0], ends[step])
             else:

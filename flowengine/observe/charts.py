@@ -57,6 +57,10 @@ def line_chart(
     return svg()
 
 
+_ON = {"busy": "paper", "blocked": "on_blocked", "starved": "ink"}
+"""The colour of text on a bar of this colour."""
+
+
 def share_chart(
     shares: Mapping[str, Mapping[str, float]], *, marked: str | None, name: str = "shares"
 ) -> str:
@@ -70,8 +74,7 @@ def share_chart(
                 label = state if row == 0 else None
                 axes.barh(row, share, 0.62, left=left, color=LIGHT[state], label=label)
                 if share > 0.06:
-                    ink = LIGHT["ink"] if state != "busy" else LIGHT["paper"]
-                    _centre(axes, (left + share / 2, row), f"{share:.0%}", ink)
+                    _centre(axes, (left + share / 2, row), f"{share:.0%}", LIGHT[_ON[state]])
                 left += share
         axes.set_yticks(range(len(names)), names)
         for tick, stage in zip(axes.get_yticklabels(), names, strict=True):
@@ -129,9 +132,7 @@ def timeline_chart(
                 colours = [colour for _, _, colour in drawn]
                 places = [(began, width) for began, width, _ in drawn]
                 axes.broken_barh(places, (row - height / 2, height), facecolors=colours)
-        for mark_s, text in marks:
-            axes.axvline(mark_s, color=LIGHT["dim"], linewidth=0.8, linestyle=(0, (3, 2)))
-            axes.text(mark_s, -0.62, text, fontsize=6.5, color=LIGHT["dim"], ha="right")
+        _mark(axes, marks)
         axes.set_yticks(range(len(rows)), list(rows))
         axes.set(xlim=window, ylim=(len(rows) - 0.5, -0.6), xlabel="seconds since the run started")
         axes.grid(visible=False)
@@ -142,10 +143,15 @@ def timeline_chart(
     return svg()
 
 
-def heat_chart(levels: Mapping[str, Sequence[float | None]], *, edges: Sequence[float]) -> str:
+def heat_chart(
+    levels: Mapping[str, Sequence[float | None]],
+    *,
+    edges: Sequence[float],
+    marks: Sequence[tuple[float, str]] = (),
+) -> str:
     """A strip per stage: how busy it was in each stretch of the run, None where nothing is known.
 
-    edges: seconds, one more than there are stretches.
+    edges: seconds, one more than there are stretches. marks: vertical lines with a text.
     """
     with _chart("heat", height_in=0.75 + 0.28 * len(levels)) as (axes, svg):
         for row, shares in enumerate(levels.values()):
@@ -153,6 +159,7 @@ def heat_chart(levels: Mapping[str, Sequence[float | None]], *, edges: Sequence[
             bars = [(edges[index], edges[index + 1] - edges[index]) for index, _ in known]
             colours = [heat(share) for _, share in known]
             axes.broken_barh(bars, (row - 0.4, 0.8), facecolors=colours)
+        _mark(axes, marks)
         axes.set_yticks(range(len(levels)), list(levels))
         axes.set(xlim=(edges[0], edges[-1]), xlabel="seconds since the run started")
         axes.set_ylim(len(levels) - 0.5, -0.6)
@@ -211,6 +218,13 @@ def _chart(
     with matplotlib.rc_context(style):
         figure = Figure(figsize=(width_in, height_in), layout="constrained")
         yield figure.add_subplot(), lambda: figure_svg(figure, name=name)
+
+
+def _mark(axes: Axes, marks: Sequence[tuple[float, str]]) -> None:
+    """Vertical lines over the rows of a chart, with a text on top."""
+    for at, text in marks:
+        axes.axvline(at, color=LIGHT["dim"], linewidth=0.8, linestyle=(0, (3, 2)))
+        axes.text(at, -0.62, text, fontsize=6.5, color=LIGHT["dim"], ha="right")
 
 
 def _centre(axes: Axes, at: tuple[float, float], text: str, colour: str) -> None:

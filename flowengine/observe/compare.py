@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
+from flowengine.graph.size import format_bytes
 from flowengine.observe.bottleneck import describe_verdict
 from flowengine.observe.charts import line_chart
-from flowengine.observe.page import html_page, html_table
+from flowengine.observe.html import html_page, html_table
 from flowengine.observe.page_charts import draw_shares
 from flowengine.observe.run_files import RunFiles
 
@@ -36,22 +37,26 @@ def compare_runs(one: RunFiles, other: RunFiles) -> dict[str, Any]:
     return {"runs": runs, "figures": figures, "settings": differing}
 
 
-def comparison_lines(compared: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
+def figure_rows(compared: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
     """Rows of text: name, the one's value, the other's, their quotient."""
     rows = []
     for name, figure in compared["figures"].items():
-        one, other = figure["values"]
+        one, other = (_text(value, name) for value in figure["values"])
         quotient = figure["quotient"]
-        rows.append((name, _text(one), _text(other), f"{quotient:.2f}x" if quotient else ""))
-    rows += [(path, _text(one), _text(other), "") for path, (one, other) in _settings(compared)]
+        rows.append((name, one, other, f"{quotient:.2f}x" if quotient else ""))
     return rows
+
+
+def setting_rows(compared: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Rows of text, of what the runs were asked for differently: path, the one's, the other's."""
+    settings = sorted(compared["settings"].items())
+    return [(path, _text(one), _text(other)) for path, (one, other) in settings]
 
 
 def make_comparison_page(one: RunFiles, other: RunFiles) -> str:
     """The comparison as one HTML page, with both losses in one chart."""
     compared = compare_runs(one, other)
     names = _names(compared["runs"])
-    head = ("", *names, "second / first")
     losses = {
         name: (
             [step["step"] for step in files.steps if step["loss"] is not None],
@@ -60,7 +65,9 @@ def make_comparison_page(one: RunFiles, other: RunFiles) -> str:
         for name, files in zip(names, (one, other), strict=True)
     }
     parts = [f"<h1>{escape(names[0])} and {escape(names[1])}</h1>"]
-    parts.append(html_table(head, comparison_lines(compared)))
+    parts.append(html_table(("", *names, "second / first"), figure_rows(compared)))
+    if settings := setting_rows(compared):
+        parts.append(f"<h2>What differs</h2>{html_table(('', *names), settings, numbers=False)}")
     if any(xs for xs, _ in losses.values()):
         chart = line_chart(losses, name="losses", x_label="step", y_label="loss", height_in=3.0)
         parts.append(f"<h2>Loss</h2>{chart}")
@@ -100,10 +107,6 @@ def _mean_loss(report: Mapping[str, Any]) -> float | None:
     return sum(losses) / len(losses) if losses else None
 
 
-def _settings(compared: Mapping[str, Any]) -> list[tuple[str, list[Any]]]:
-    return sorted(compared["settings"].items())
-
-
 def _names(runs: list[str]) -> tuple[str, str]:
     """The directories' last parts; whole where those are the same."""
     one, other = (run.rstrip("/").rpartition("/")[2] for run in runs)
@@ -125,7 +128,11 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _text(value: Any) -> str:
+def _text(value: Any, name: str = "") -> str:
+    if value is not None and name.endswith(" busy"):
+        return f"{value:.0%}"
+    if value is not None and name.endswith("_bytes"):
+        return format_bytes(value)
     if isinstance(value, float):
         return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
     return "-" if value is None else str(value)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,9 @@ from typing import Any
 from flowengine.graph.size import format_bytes
 from flowengine.observe.bottleneck import Shares, Verdict, describe_verdict
 from flowengine.observe.charts import figure_svg
+from flowengine.observe.html import html_page, html_table
 from flowengine.observe.page_charts import (
+    draw_evaluations,
     draw_heat,
     draw_losses,
     draw_occupancy,
@@ -24,31 +26,11 @@ from flowengine.observe.page_charts import (
     draw_staleness,
     draw_timeline,
 )
-from flowengine.observe.palette import style_sheet
 from flowengine.observe.picture import Heat, draw_figure
 from flowengine.observe.run_files import RunFiles
 from flowengine.observe.view import format_duration, format_value
 
 NAME = "report.html"
-
-_STYLE = """
-body{background:var(--paper);color:var(--ink);font:15px/1.5 system-ui,sans-serif;margin:0}
-main{max-width:1160px;margin:0 auto;padding:24px 20px 60px}
-h1{font-size:24px;margin:0}h2{font-size:17px;margin:36px 0 6px}
-p{margin:6px 0}.dim,figcaption,th{color:var(--dim)}
-.chart{max-width:100%;height:auto;display:block}
-.chart text{font-family:system-ui,sans-serif!important}
-.tiles{display:flex;flex-wrap:wrap;gap:10px;margin:18px 0}
-.tiles div{border:1px solid var(--grid);border-radius:8px;padding:8px 14px;min-width:96px}
-.tiles b{display:block;font-size:19px}.tiles span{color:var(--dim);font-size:12.5px}
-.verdict{border-left:4px solid var(--alarm);padding:8px 14px;background:var(--heat0);margin:16px 0}
-.failed{border-left-color:var(--alarm);white-space:pre-wrap;overflow-x:auto;font-family:monospace}
-.scroll{overflow-x:auto}table{border-collapse:collapse;font-size:13.5px;margin:8px 0}
-td,th{text-align:left;padding:3px 18px 3px 0;border-bottom:1px solid var(--grid);vertical-align:top}
-th{font-weight:500}td.n{text-align:right;font-variant-numeric:tabular-nums}
-pre{background:var(--heat0);padding:10px 12px;border-radius:6px;overflow-x:auto;font-size:13px}
-.pair{display:flex;flex-wrap:wrap}.pair>*{flex:1 1 420px;min-width:0}
-"""
 
 
 def write_page(run_dir: Path) -> Path:
@@ -76,38 +58,16 @@ def make_page(files: RunFiles) -> str:
         _section("Where the time goes", draw_shares(shares, verdict.stage), _waits(shares)),
         _section("Three steps in detail", draw_timeline(files)),
         _section("The whole run", draw_heat(files)),
-        _section("Loss", draw_losses(files.steps), _results(files.report)),
+        _section("Loss", draw_losses(files.steps)),
+        _section("Evaluations and results", *_found(files.report)),
         _section("Pool and channels", draw_occupancy(files)),
         _section("Packs", *draw_packs(files)),
         _section("Staleness", draw_staleness(files.report["staleness"])),
         _section("Dead letters", _dead_letters(files.report)),
+        _section("Restarts and checkpoints", _restarts(files.report)),
         _section("What was run", _what_was_run(files)),
     ]
     return html_page(f"{name}: report", sections)
-
-
-def html_page(title: str, sections: Iterable[str]) -> str:
-    """A whole document with the project's style."""
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        '<link rel="icon" href="data:,">'
-        f"<title>{escape(title)}</title><style>{style_sheet()}{_STYLE}</style></head>"
-        f"<body><main>{''.join(sections)}</main></body></html>\n"
-    )
-
-
-def html_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table; numbers already formatted as text stand right if they begin with a digit."""
-    cells = "".join(f"<th>{escape(name)}</th>" for name in head)
-    lines = "".join(f"<tr>{''.join(_cell(str(cell)) for cell in row)}</tr>" for row in rows)
-    top = f"<thead><tr>{cells}</tr></thead>" if head else ""
-    return f'<div class="scroll"><table>{top}<tbody>{lines}</tbody></table></div>'
-
-
-def _cell(text: str) -> str:
-    kind = ' class="n"' if text[:1].isdigit() else ""
-    return f"<td{kind}>{escape(text)}</td>"
 
 
 def _section(title: str, *parts: str) -> str:
@@ -167,14 +127,19 @@ def _waits(shares: Mapping[str, Shares]) -> str:
     return html_table(("stage", "is", "waiting for", "of its time"), rows)
 
 
-def _results(report: Mapping[str, Any]) -> str:
+def _found(report: Mapping[str, Any]) -> list[str]:
+    evaluations = report["results"]["evaluations"]
+    evaluated = {stage for each in evaluations for stage in each["results"]}
     rows = [
         (stage, name, format_value(value))
         for stage, results in report["results"].items()
-        if stage != "evaluations"
+        if stage != "evaluations" and stage not in evaluated
         for name, value in results.items()
     ]
-    return html_table(("stage", "said last", ""), rows) if rows else ""
+    drawn = [draw_evaluations(evaluations)] if evaluations else []
+    if rows:
+        drawn.append(html_table(("stage", "said last", ""), rows))
+    return drawn or ["<p>None: no stage reported anything.</p>"]
 
 
 def _dead_letters(report: Mapping[str, Any]) -> str:
@@ -184,6 +149,20 @@ def _dead_letters(report: Mapping[str, Any]) -> str:
     rows = [(each["sample"], each["stage"], each["reason"]) for each in letters[:200]]
     more = f"<p>{len(letters)} in all; the first 200 are shown.</p>" if len(letters) > 200 else ""
     return html_table(("sample", "stage", "reason"), rows) + more
+
+
+def _restarts(report: Mapping[str, Any]) -> str:
+    checkpoints, restarts = report["checkpoints"], report["restarts"]
+    text = "No checkpoint was made."
+    if checkpoints:
+        last = checkpoints[-1]
+        text = f"Checkpoints: {len(checkpoints)}, the last behind step {last['step']}."
+    if not restarts:
+        return f"<p>No restart. {text}</p>"
+    rows = [
+        (str(each["step"]), format_duration(each["wall_s"]), each["reason"]) for each in restarts
+    ]
+    return f"<p>{text}</p>" + html_table(("back to step", "after", "reason"), rows)
 
 
 def _what_was_run(files: RunFiles) -> str:
@@ -199,7 +178,7 @@ def _what_was_run(files: RunFiles) -> str:
     plain = {k: v for k, v in config.items() if not isinstance(v, list | dict)}
     facts = [(key, str(value)) for key, value in {**plain, **config["environment"]}.items()]
     table = html_table(("stage", "kind", "operator", "replicas", "optimizer"), stages)
-    return f"<p>To repeat it:</p>{command}{table}{html_table((), facts)}"
+    return f"<p>To repeat it:</p>{command}{table}{html_table((), facts, numbers=False)}"
 
 
 def _number(value: float | None, form: str) -> str:

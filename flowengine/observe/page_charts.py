@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow.compute as pc
@@ -17,11 +17,16 @@ from flowengine.observe.charts import (
     share_chart,
     timeline_chart,
 )
+from flowengine.observe.html import html_table
 from flowengine.observe.run_files import RunFiles
+from flowengine.observe.view import format_value
 
 STRETCHES = 60
 WINDOW_STEPS = 3
 SHOWN_REPLICAS = 16
+EVALUATIONS = 20
+"""In the table, the last so many."""
+
 CHANNELS = 5
 """The fullest channels are drawn, so many at most."""
 
@@ -42,6 +47,41 @@ def draw_losses(steps: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
+def draw_evaluations(evaluations: Sequence[Mapping[str, Any]]) -> str:
+    """A table of what evaluations found; and a chart of what is always between 0 and 1."""
+    if not evaluations:
+        return ""
+    found = [(each["step"], dict(_numbers(each["results"]))) for each in evaluations]
+    names = list(dict.fromkeys(name for _, results in found for name in results))
+    rows = [
+        (str(step), *(format_value(results.get(name, "")) for name in names))
+        for step, results in found
+    ]
+    table = html_table(("after step", *names), rows[-EVALUATIONS:])
+    lines = {
+        name: (
+            [step for step, results in found if name in results],
+            [results[name] for _, results in found if name in results],
+        )
+        for name in names
+    }
+    shares = {name: line for name, line in lines.items() if 0 <= min(line[1]) <= max(line[1]) <= 1}
+    if len(found) < 2 or not shares:
+        return table
+    chart = line_chart(shares, name="evaluations", x_label="steps", y_label="", top=1.02)
+    return chart + table
+
+
+def _numbers(results: Any, path: str = "") -> Iterator[tuple[str, float]]:
+    """The numbers in what was reported, by path; a path of the same name twice has it once."""
+    if isinstance(results, Mapping):
+        for key, item in results.items():
+            below = key if path.rpartition(" ")[2] in ("", key) else f"{path} {key}"
+            yield from _numbers(item, below)
+    elif isinstance(results, int | float) and not isinstance(results, bool):
+        yield path, results
+
+
 def draw_shares(shares: Mapping[str, Shares], marked: str | None, *, name: str = "shares") -> str:
     """A bar of time per stage."""
     states = ("busy", "blocked", "starved")
@@ -58,7 +98,8 @@ def draw_timeline(files: RunFiles) -> str:
     """What the replicas, up to SHOWN_REPLICAS of a stage, did in a few consecutive steps from the
     middle of the run."""
     ends = {step["step"]: step["wall_s"] for step in files.steps}
-    first = _middle_step(sorted(ends), set(files.spans["step"].to_pylist()))
+    kept = set(files.spans["step"].to_pylist())
+    first = _middle_step([step for step in sorted(ends) if _is_whole(step, ends, files)], kept)
     if first is None:
         return "<p>Too few steps for a look at some of them.</p>"
     last = min(first + WINDOW_STEPS - 1, max(ends))
@@ -99,7 +140,7 @@ def draw_heat(files: RunFiles) -> str:
         ]
         for name in files.config["stages"]
     }
-    return heat_chart(levels, edges=edges)
+    return heat_chart(levels, edges=edges, marks=[(at, "restart") for at in files.restarts_s])
 
 
 def draw_occupancy(files: RunFiles) -> str:
@@ -192,6 +233,11 @@ def _middle_step(ends: Sequence[int], kept: set[int]) -> int | None:
     usable = [s for s in ends if s >= 1 and s - 1 in ends and s in kept and s + 1 in kept]
     warm = [s for s in usable if s >= WARM_STEPS] or usable
     return warm[(len(warm) - 1) // 2] if warm else None
+
+
+def _is_whole(step: int, ends: Mapping[int, float], files: RunFiles) -> bool:
+    """Whether the run did not begin again within the step."""
+    return step - 1 not in ends or files.attempt(ends[step - 1]) == files.attempt(ends[step])
 
 
 def _spread(into: list[float], span: Mapping[str, Any], end_s: float) -> None:

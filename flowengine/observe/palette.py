@@ -16,6 +16,7 @@ COLOURS = {
     "gradient": ("#b3392f", "#ff8a7a"),
     "busy": ("#2468b4", "#5aa2ee"),
     "blocked": ("#d9822b", "#e39a4b"),
+    "on_blocked": ("#1e2a33", "#15191e"),
     "starved": ("#c3ccd4", "#48535e"),
     "alarm": ("#c62828", "#ff6b62"),
     "second": ("#8a4fa3", "#c08ad8"),

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 INK, LINE, DIM = LIGHT["ink"], LIGHT["line"], LIGHT["dim"]
 GRADIENT, PAPER = LIGHT["gradient"], LIGHT["paper"]
-COLUMN, ROW = 2.75, 1.15
-WIDTH, HEIGHT, TURN = 1.6, 0.72, 0.4
+COLUMN, ROW = 2.75, 1.25
+WIDTH, HEIGHT, TURN = 1.6, 0.84, 0.4
 """In inches: of a layer and a row, of a box, and of the bends of a gradient's way."""
 
 Point = tuple[float, float]
@@ -184,9 +184,7 @@ def _draw_streams(axes: Axes, sketch: Sketch, layout: Layout) -> None:
         _label(axes, middle_of, stream.label, DIM)
         if stream.bound is not None:
             below = (middle_of[0], middle_of[1] - 0.16)
-            axes.text(
-                *below, f"{stream.bound} rows", fontsize=6, color=DIM, ha="center", va="center"
-            )
+            _label(axes, below, f"{stream.bound} rows", DIM, size=6)
 
 
 def _draw_feedbacks(axes: Axes, sketch: Sketch, layout: Layout) -> None:
@@ -235,11 +233,11 @@ def _entry(layout: Layout, feedback: SketchFeedback) -> tuple[float, Point]:
     return x, (x, y - HEIGHT / 2)
 
 
-def _label(axes: Axes, at: Point, text: str, colour: str) -> None:
+def _label(axes: Axes, at: Point, text: str, colour: str, *, size: float = 7.5) -> None:
     axes.text(
         *at,
         text,
-        fontsize=7.5,
+        fontsize=size,
         color=colour,
         ha="center",
         va="center",

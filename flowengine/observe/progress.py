@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.live import Live
 
 from flowengine.observe.tally import Tally
-from flowengine.observe.view import draw_view, result_line, step_line, summary_lines
-from flowengine.runtime.events import Event, Reported, RunStarted, StepDone
+from flowengine.observe.view import draw_view, drift_line, result_line, step_line, summary_lines
+from flowengine.runtime.events import CostDrifted, Event, Reported, RunStarted, StepDone
 
 REFRESH_S = 1.0
 """Between two drawings of the table; drawing takes 7 ms of a core that the run could use."""
@@ -83,6 +83,8 @@ class Progress:
                     self._print(f"{event.graph}: {len(event.stages)} stages, {event.runtime}")
             case Reported():
                 self._print(result_line(event.step, event.name, event.value))
+            case CostDrifted():
+                self._print(drift_line(event))
             case StepDone() if self._live is None and self._line_is_due(event):
                 self._line_s = event.wall_s
                 self._print(step_line(self._tally))

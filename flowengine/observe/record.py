@@ -18,7 +18,7 @@ every file and column.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
@@ -53,9 +53,17 @@ class Recorder:
     """
 
     def __init__(
-        self, graph: Graph, *, run_dir: Path, command: Sequence[str], peak: Peak | None = None
+        self,
+        graph: Graph,
+        *,
+        run_dir: Path,
+        command: Sequence[str],
+        peak: Peak | None = None,
+        predicted: Mapping[str, Any] | None = None,
     ) -> None:
+        """predicted: what the plan expects that the run follows; the report holds it against it."""
         self.report: dict[str, Any] | None = None
+        self._predicted = predicted
         self._graph = graph
         self._run_dir = run_dir
         self._config = describe_config(graph, command=command)
@@ -119,6 +127,7 @@ class Recorder:
             config=self._config,
             run_dir=self._run_dir,
             peak=self._peak,
+            predicted=self._predicted,
         )
         write_synced(self._run_dir / "report.json", dump_json(self.report, indent=2) + "\n")
 

@@ -16,6 +16,9 @@
     mfu               over the steps after the first: peak_flops_per_s, peak_origin, total; by stage
                       flops, share of all, mfu, busy_s (flowengine.observe.rates has the formula);
                       stages is empty unless operations were counted (--peak-flops)
+    prediction        of the plan that the run followed: step_s, samples_per_s, bottleneck, mfu;
+                      measured_step_s: over the steps after the third, evaluations in between
+                      included; error: predicted over measured, less 1. null without a plan
     losses            per step: mean over its target tokens
     staleness         per step: the largest of its encoders, in optimizer steps
     stages            by name: busy_s, blocked_s, starved_s, causes, summed over its replicas; and
@@ -45,7 +48,7 @@ from __future__ import annotations
 import os
 import platform
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -60,11 +63,21 @@ from flowengine.observe.rates import Peak, add_items, summarise
 from flowengine.observe.tally import Tally
 from flowengine.runtime.events import StageStatus
 
+WARM_STEPS = 3
+"""As simulations leave out (flowengine.plan.figures.WARM)."""
+
 
 def make_report(
-    tally: Tally, *, graph: Graph, config: dict[str, Any], run_dir: Path, peak: Peak | None = None
+    tally: Tally,
+    *,
+    graph: Graph,
+    config: dict[str, Any],
+    run_dir: Path,
+    peak: Peak | None = None,
+    predicted: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The report of a run that is over; the module's docstring is its schema."""
+    """The report of a run that is over; the module's docstring is its schema. predicted: by the
+    plan that the run follows."""
     steps, done, started = tally.steps, tally.done, tally.started
     packs = sum(step.packs for step in steps)
     pool = tally.status.pool if tally.status else None
@@ -98,6 +111,7 @@ def make_report(
             elapsed_s=elapsed_s,
             peak=peak,
         ),
+        "prediction": _prediction(tally, predicted) if predicted is not None else None,
         "losses": [step.loss for step in steps],
         "staleness": [max(step.staleness.values(), default=0) for step in steps],
         "stages": _stage_times(tally),
@@ -135,6 +149,15 @@ def make_report(
 
 def _per_s(count: int, elapsed_s: float) -> float | None:
     return count / elapsed_s if elapsed_s > 0 else None
+
+
+def _prediction(tally: Tally, predicted: Mapping[str, Any]) -> dict[str, Any]:
+    measured = None
+    if len(tally.steps) > WARM_STEPS:
+        took = tally.steps[-1].wall_s - tally.steps[WARM_STEPS - 1].wall_s
+        measured = took / (len(tally.steps) - WARM_STEPS)
+    error = predicted["step_s"] / measured - 1 if measured else None
+    return {**predicted, "measured_step_s": measured, "error": error}
 
 
 def describe_config(graph: Graph, *, command: Sequence[str]) -> dict[str, Any]:

@@ -60,9 +60,15 @@ class RunFiles:
         return self._read_table("spans.parquet", SPANS)
 
     @cached_property
+    def restarts_s(self) -> list[float]:
+        """When the run went back to a checkpoint, in seconds since it started."""
+        return [line["wall_s"] for line in self.metrics if line["event"] == "restarted"]
+
+    @cached_property
     def packs(self) -> pa.Table:
-        """packs.parquet."""
-        return self._read_table("packs.parquet", PACKS)
+        """packs.parquet; the packs of a round that a restart planned again, once."""
+        table = self._read_table("packs.parquet", PACKS)
+        return _last_plans(table) if self.restarts_s else table
 
     @cached_property
     def occupancy(self) -> pa.Table:
@@ -80,8 +86,23 @@ class RunFiles:
         record: dict[str, Any] = json.loads(text)
         return record
 
+    def attempt(self, wall_s: float) -> int:
+        """How often the run had gone back to a checkpoint by then."""
+        return sum(restart_s <= wall_s for restart_s in self.restarts_s)
+
     def _read_table(self, name: str, schema: pa.Schema) -> pa.Table:
         try:
             return pq.read_table(self.run_dir / name, schema=schema)
         except (FileNotFoundError, pa.ArrowInvalid):
             return schema.empty_table()
+
+
+def _last_plans(packs: pa.Table) -> pa.Table:
+    """Of rounds that were planned more than once, the last plan; it begins with pack 0."""
+    rounds = zip(*(packs[name].to_pylist() for name in ("step", "held_out", "pack")), strict=True)
+    plans: dict[tuple[int, bool], list[int]] = {}
+    for row, (step, held_out, pack) in enumerate(rounds):
+        if pack == 0:
+            plans[step, held_out] = []
+        plans[step, held_out].append(row)
+    return packs.take([row for rows in plans.values() for row in rows])

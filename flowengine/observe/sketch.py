@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from flowengine.api import Joined
+from flowengine.api import Joined, Operator
 from flowengine.graph import Graph
 from flowengine.graph.description import POOL, Endpoint, StageSpec
 from flowengine.graph.kind import kind_of
-from flowengine.graph.mermaid import describe_stage
 from flowengine.graph.ports import type_name
 from flowengine.graph.size import format_bytes
 
@@ -112,13 +111,21 @@ def _stream_label(graph: Graph, endpoint: Endpoint) -> str:
 
 
 def _title(graph: Graph) -> str:
-    parts = [graph.name, f"{graph.step.samples} samples per step"]
+    parts = [f"{graph.step.samples} samples per step"]
     if graph.steps is not None:
         parts.append(f"{graph.steps} steps")
-    return "   ".join([*parts, f"staleness {graph.staleness}"])
+    return f"{graph.name}: " + ", ".join([*parts, f"staleness {graph.staleness}"])
 
 
 def _stage_lines(graph: Graph, stage: StageSpec) -> tuple[str, ...]:
-    name, what, *placed = describe_stage(stage, newline="\n").split("\n")
-    held_out = [f"{e.samples} held out" for e in graph.evaluations if e.through == stage.name]
-    return name, what, *((", ".join(placed + held_out),) if placed or held_out else ())
+    """The stage's name, what it runs, and how it is placed."""
+    placed = []
+    if stage.replicas > 1:
+        placed.append(f"{stage.replicas} replicas")
+    if stage.gang.size > 1:
+        placed.append(f"gang of {stage.gang}")
+    if stage.freeze:
+        placed.append("frozen")
+    placed += [f"{e.samples} held out" for e in graph.evaluations if e.through == stage.name]
+    what = type(stage.what).__name__ if isinstance(stage.what, Operator) else "function"
+    return stage.name, what, *((", ".join(placed),) if placed else ())

@@ -1,10 +1,13 @@
-"""A run's graph as Mermaid text: busy times in colour, and the bottleneck marked."""
+"""A graph as Mermaid text (https://mermaid.js.org/syntax/flowchart.html); after a run, with busy
+times in colour and the bottleneck marked."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from flowengine.observe.palette import LIGHT, heat
 from flowengine.observe.picture import Heat
-from flowengine.observe.sketch import Sketch
+from flowengine.observe.sketch import Sketch, SketchStage
 
 _SHAPES = {
     "source": ("([", "])"),
@@ -15,21 +18,30 @@ _SHAPES = {
 }
 
 
-def draw_heated_mermaid(sketch: Sketch, heated: Heat) -> str:
-    """A left-to-right flowchart whose boxes are coloured by busy time."""
+def draw_mermaid(sketch: Sketch, *, heated: Heat | None = None) -> str:
+    """A left-to-right flowchart: stages and how they are placed, streams with their types and the
+    bounds of their channels, dashed feedback."""
     lines = ["flowchart LR"]
     for stage in sketch.stages:
-        left, right = _SHAPES.get(stage.kind, ("(", ")"))
-        text = list(stage.lines)
-        if stage.name in heated.busy:
-            text.append(f"{heated.busy[stage.name]:.0%} busy")
-        lines.append(f'    {stage.name}{left}"{"<br/>".join(text)}"{right}')
-        marked = f",stroke:{LIGHT['alarm']},stroke-width:3px" * (stage.name == heated.bottleneck)
-        lines.append(
-            f"    style {stage.name} fill:{heat(heated.busy.get(stage.name, 0.0))}{marked}"
-        )
+        lines += _stage_lines(stage, heated)
     for stream in sketch.streams:
-        lines.append(f"    {stream.producer} -->|{stream.label}| {stream.reader}")
+        bound = "" if stream.bound is None else f"<br/>{stream.bound} rows"
+        lines.append(f"    {stream.producer} -->|{stream.label}{bound}| {stream.reader}")
     for feedback in sketch.feedbacks:
-        lines.append(f"    {feedback.producer} -.->|gradients| {feedback.encoder}")
+        text = f"gradients ({feedback.operator})"
+        lines.append(f'    {feedback.producer} -.->|"{text}"| {feedback.encoder}')
     return "\n".join(lines) + "\n"
+
+
+def _stage_lines(stage: SketchStage, heated: Heat | None) -> Iterator[str]:
+    left, right = _SHAPES.get(stage.kind, ("(", ")"))
+    text = list(stage.lines)
+    if heated is not None and stage.name in heated.busy:
+        text.append(f"{heated.busy[stage.name]:.0%} busy")
+    if heated is not None and stage.name == heated.bottleneck:
+        text.append("bottleneck")
+    yield f'    {stage.name}{left}"{"<br/>".join(text)}"{right}'
+    if heated is not None:
+        marked = f",stroke:{LIGHT['alarm']},stroke-width:3px"
+        fill = heat(heated.busy.get(stage.name, 0.0))
+        yield f"    style {stage.name} fill:{fill}{marked * (stage.name == heated.bottleneck)}"

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from flowengine.errors import FlowError
 from flowengine.observe.run_files import RunFiles
 from flowengine.observe.trace_torch import torch_events
 
@@ -27,14 +28,18 @@ PackKey = tuple[int, bool, int]
 
 def make_trace(files: RunFiles, *, steps: Sequence[range] = ()) -> Event:
     """The trace of a run that is over: of these steps alone, if any are given, with the evaluations
-    right after them."""
+    right before them. FlowError if nothing of these steps is kept."""
     stages = {name: FIRST + index for index, name in enumerate(files.config["stages"])}
     spans = [span for span in files.spans.to_pylist() if _is_chosen(span["step"], steps)]
+    if steps and not spans:
+        kept = sorted(set(files.spans["step"].to_pylist()))
+        known = f"of steps {kept[0]} to {kept[-1]}" if kept else "of no step"
+        raise FlowError(f"{files.run_dir}: has no spans of these steps; it has spans {known}")
     window = _window(spans) if steps else (0.0, float("inf"))
     events = [
         *_names(files, stages),
         *(_span_event(span, stages) for span in spans),
-        *_flows(spans, stages, _samples(files)),
+        *_flows(spans, stages, files),
         *_step_events(files, steps),
         *_counters(files, window),
         *torch_events(files, stages, window),
@@ -99,17 +104,17 @@ def _samples(files: RunFiles) -> dict[PackKey, list[int]]:
     }
 
 
-def _flows(
-    spans: list[Event], stages: dict[str, int], samples: dict[PackKey, list[int]]
-) -> Iterator[Event]:
+def _flows(spans: list[Event], stages: dict[str, int], files: RunFiles) -> Iterator[Event]:
     """Arrows for every sample, from each piece of work on its pack to the next one, by their
-    beginnings."""
-    ways: dict[PackKey, list[Event]] = defaultdict(list)
+    beginnings; of a step that was trained again, for each time."""
+    samples = _samples(files)
+    ways: dict[tuple[int, PackKey], list[Event]] = defaultdict(list)
     for span in spans:
         if span["pack"] >= 0 and span["state"] == "busy":
-            ways[span["step"], span["held_out"], span["pack"]].append(span)
+            pack = (span["step"], span["held_out"], span["pack"])
+            ways[files.attempt(span["began_s"]), pack].append(span)
     number = 0
-    for pack, way in sorted(ways.items()):
+    for (_, pack), way in sorted(ways.items()):
         way.sort(key=lambda span: span["began_s"])
         if len(way) < 2:
             continue

@@ -18,7 +18,7 @@ from rich.text import Text
 from flowengine.graph.size import format_bytes
 from flowengine.observe.channel_view import channel_table
 from flowengine.observe.tally import Tally
-from flowengine.runtime.events import StageStatus, State, Status, StepDone
+from flowengine.runtime.events import CostDrifted, StageStatus, State, Status, StepDone
 
 _COLOURS: dict[State, str] = {
     "busy": "green",
@@ -115,6 +115,15 @@ def cost_line(tally: Tally) -> str:
     return text + (f", drifted {drifts} {'times' if drifts > 1 else 'time'}" if drifts else "")
 
 
+def drift_line(event: CostDrifted) -> str:
+    """That packs take another time than before, as one line of text."""
+    than = "more" if event.error > 0 else "less"
+    return (
+        f"after step {event.step}: packs take {abs(event.error):.0%} {than} time than the cost "
+        "fitted before says; it is fitted anew"
+    )
+
+
 def format_value(value: Any) -> str:
     """A reported value on one line."""
     if isinstance(value, Mapping):
@@ -159,6 +168,8 @@ def _speed_line(tally: Tally) -> Text:
         text.append(f"   {_rate(tally.samples_per_s)} samples/s", style="not bold")
         text.append(f"   {_rate(tally.tokens_per_s)} tokens/s", style="not bold")
     text.append(f"   packs {last.fill:.0%} full", style="not bold")
+    if tally.fits:
+        text.append(f"   their cost fits to {tally.fits[-1].residual:.0%}", style="not bold")
     return text
 
 
@@ -226,6 +237,8 @@ def _stage_row(name: str, replicas: list[StageStatus]) -> list[RenderableType]:
     )
     total = busy + blocked + starved
     waits = next((r.waits_for for r in replicas if r.state == most and r.waits_for), "")
+    if most == "busy":
+        waits = ""
     count = f" {states.count(most)}/{len(replicas)}" if len(replicas) > 1 else ""
     return [
         Text(name + (f" x{len(replicas)}" if len(replicas) > 1 else "")),

@@ -6,6 +6,7 @@ from flowengine.plan.deployment import Deployed, Deployment, PackWork, StepWork
 from flowengine.plan.device import Device, Fleet, find_device, parse_fleet
 from flowengine.plan.figures import WARM, Figures, simulate
 from flowengine.plan.flow import Flow
+from flowengine.plan.leave_out import ArrivalPacker, leave_out
 from flowengine.plan.load import Line, Load
 from flowengine.plan.plan_file import Plan, StagePlan, apply_plan, check_plan, read_plan
 from flowengine.plan.planner import CostModel, Roofline
@@ -17,6 +18,7 @@ from flowengine.plan.session import (
     Setting,
     Workload,
     make_plan,
+    make_setting,
     read_workload,
     simulate_baseline,
     simulate_without,
@@ -49,12 +51,15 @@ __all__ = [
     "StagePlan",
     "StepWork",
     "Workload",
+    "ArrivalPacker",
     "allocate",
     "apply_plan",
     "check_plan",
     "find_device",
+    "leave_out",
     "make_choice",
     "make_plan",
+    "make_setting",
     "parse_fleet",
     "read_plan",
     "read_workload",

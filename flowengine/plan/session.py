@@ -11,11 +11,12 @@ from flowengine.graph import Graph
 from flowengine.plan.costs import Parallel
 from flowengine.plan.deploy import deploy, deploy_bound, deploy_monolithic, uniform_layouts
 from flowengine.plan.deployment import Deployment, Handover, StepWork
-from flowengine.plan.device import Device
+from flowengine.plan.device import Device, parse_fleet
 from flowengine.plan.figures import WARM, Figures, simulate
 from flowengine.plan.flow import Flow
-from flowengine.plan.plan_file import Plan, Predicted, StagePlan
-from flowengine.plan.planner import CostModel, make_allocation
+from flowengine.plan.plan_file import LOCAL, Plan, Predicted, StagePlan
+from flowengine.plan.planner import CostModel, Roofline, make_allocation
+from flowengine.plan.profile import Profile, Profiled
 from flowengine.plan.work import plan_work, read_lengths, trainable_stages
 
 Part = Literal["pool", "allocator", "scheduler"]
@@ -59,6 +60,36 @@ class Setting:
     devices: int
     name: str
     device: Device | None = None
+
+
+def make_setting(
+    graph: Graph,
+    devices: str,
+    *,
+    steps: int,
+    profile: Profile | None = None,
+    memory_bytes: float | None = None,
+) -> Setting:
+    """The setting of a checked graph on "64xH200", or with its profile on this machine's "2xcpu".
+
+    steps: how many of its first steps. memory_bytes: of a device, where it is not the library's.
+    """
+    count, _, name = devices.partition("x")
+    if (name == LOCAL) != (profile is not None):
+        raise PlanError(
+            f"devices: '{devices}' and "
+            + ("no profile" if profile is None else "a profile")
+            + f"; a profile is of this machine: give both, Nx{LOCAL} and --profile, or neither"
+        )
+    work = read_workload(graph, steps=steps)
+    if profile is not None:
+        if not count.isdigit() or int(count) < 1:
+            raise PlanError(f"devices: '{devices}'; expected COUNTx{LOCAL}, e.g. 2x{LOCAL}")
+        cores = int(count)
+        return Setting(graph, work, Profiled(graph, profile, work.planned, cores), cores, devices)
+    fleet = parse_fleet(devices, memory_bytes=memory_bytes)
+    model = Roofline(graph, fleet, work.planned)
+    return Setting(graph, work, model, fleet.count, str(fleet), fleet.device)
 
 
 def make_plan(setting: Setting) -> Plan:

@@ -15,6 +15,7 @@ from flowengine.graph import Graph
 from flowengine.graph.description import StageSpec
 from flowengine.plan.deployment import PackWork, StepWork
 from flowengine.plan.load import TOKENS, load_of
+from flowengine.schedule.arrival import fill_in_order
 
 
 def stage_of(graph: Graph, kind: type[Operator]) -> StageSpec:
@@ -84,25 +85,14 @@ def plan_work(
     stage = stage_of(graph, Packer)
     modalities = [modality_of_load(each) for each in trainable_stages(graph)[0]]
     with opened(graph, stage) as packer:
-        plan = (lambda step: fill_in_order(step, packer.max_tokens)) if arrival else packer.plan
         size = graph.step.samples
-        return [
-            _work(step, plan(step), modalities, first=number * size)
-            for number, step in enumerate(lengths)
-        ]
-
-
-def fill_in_order(lengths: Sequence[Lengths], max_tokens: int) -> list[list[int]]:
-    """A new pack whenever the next sample does not fit the last one."""
-    packs: list[list[int]] = []
-    room = -1
-    for index, sample in enumerate(lengths):
-        if sample.tokens > room:
-            packs.append([])
-            room = max_tokens
-        packs[-1].append(index)
-        room -= sample.tokens
-    return packs
+        found = []
+        for number, step in enumerate(lengths):
+            tokens = [sample.tokens for sample in step]
+            in_order = fill_in_order(tokens, max_tokens=packer.max_tokens) if arrival else None
+            packs = packer.plan(step) if in_order is None else in_order
+            found.append(_work(step, packs, modalities, first=number * size))
+        return found
 
 
 def _ignore(name: str, value: object) -> None:

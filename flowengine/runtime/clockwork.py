@@ -120,11 +120,13 @@ class failing:  # noqa: N801
                 spares=self._stage.spec.spares,
             ) from error
         shortage = describe_shortage(error)
+        found: FlowError = StageError(told)
         if isinstance(error, CheckpointError | OutOfBudgetError):
-            raise type(error)(told) from error
-        if shortage is not None:
-            raise OutOfBudgetError(f"{told}: {shortage}") from error
-        raise StageError(told) from error
+            found = type(error)(told)
+        elif shortage is not None:
+            found = OutOfBudgetError(f"{told}: {shortage}")
+        found.samples = self._stage.in_hand
+        raise found from error
 
 
 def close_stage(stage: Stage) -> None:

@@ -12,6 +12,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -31,6 +32,7 @@ from flowengine.runtime.events import (
     StepDone,
 )
 from flowengine.runtime.plans import COEFFICIENTS, Plans
+from flowengine.runtime.site import packs_ready
 from flowengine.runtime.start import BEGINNING, DeadLetter, Start
 from flowengine.runtime.topology import Topology
 
@@ -46,6 +48,7 @@ class _Step:
     norm: float | None = None
     lags: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     rates: dict[str, float] = field(default_factory=dict)
+    packed: tuple[int, float] | None = None
     deferred: int = 0
     cost: dict[str, float] | None = None
 
@@ -107,6 +110,15 @@ class Coordinator:
         self._steps[step].plan = list(fields)
         self._report()
 
+    def _on_packed(self, step: int, packs: int, fill: float) -> None:
+        self._steps[step].packed = (packs, fill)
+        self._report()
+
+    def _on_lengths(self, number: int, samples: list[Any]) -> None:
+        for worker in self._topology.workers:
+            if packs_ready(worker.stage):
+                self._post(worker.index, (Kind.NOTICE, "lengths", number, samples))
+
     def _on_basis(self, step: int, cost: list[float] | None, deferred: list[int]) -> None:
         state = self._steps[step]
         state.deferred = len(deferred)
@@ -140,8 +152,9 @@ class Coordinator:
         workers = self._topology.replicas_of(stage)
         if len(offers) == len(workers):
             in_order = [offers[worker.replica] for worker in workers]
+            runs = [[present, len(list(same))] for present, same in groupby(in_order)]
             for worker in workers:
-                self._post(worker.index, (Kind.NOTICE, "reduce", step, in_order))
+                self._post(worker.index, (Kind.NOTICE, "reduce", step, runs))
 
     def _on_norms(self, step: int, stage: str, norms: list[float]) -> None:
         state = self._steps[step]
@@ -187,6 +200,7 @@ class Coordinator:
         encoded = all(len(state.lags[s.name]) == s.ways for s in self._encoders)
         return (
             state.plan is not None
+            and (state.plan[3] is not None or state.packed is not None)
             and len(state.losses) == self._objectives[0].ways
             and len(state.rates) == len(self._trained)
             and encoded
@@ -194,7 +208,8 @@ class Coordinator:
 
     def _step_done(self, step: int, state: _Step) -> StepDone:
         assert state.plan is not None
-        samples, tokens, targets, packs, fill = state.plan
+        samples, tokens, targets, *packed = state.plan
+        packs, fill = state.packed if state.packed is not None else packed
         in_order = sorted(entry for losses in state.losses.values() for entry in losses)
         assert len(in_order) == packs, f"step {step}: {len(in_order)} losses for {packs} packs"
         found = sum(count for _, _, count in in_order)

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
 
-from flowengine.errors import CheckpointError, FlowError, OutOfBudgetError, StageError
+from flowengine.errors import (
+    CheckpointError,
+    FlowError,
+    OutOfBudgetError,
+    StageError,
+    WorkerLostError,
+)
 from flowengine.runtime.board import Notes
 from flowengine.runtime.topology import WorkerSpec
 
@@ -12,9 +19,21 @@ SHOWN = 16
 _TOLD = {kind.__name__: kind for kind in (StageError, CheckpointError, OutOfBudgetError)}
 
 
-def told_error(kind: str, text: str) -> FlowError:
+def told_error(kind: str, text: str, samples: Sequence[int] = ()) -> FlowError:
     """The error that a worker says it ended with."""
-    return _TOLD.get(kind, StageError)(text)
+    error = _TOLD.get(kind, StageError)(text)
+    error.samples = tuple(samples)
+    return error
+
+
+def lost_error(worker: WorkerSpec, notes: Notes, exit_code: int | None) -> WorkerLostError:
+    """The error that tells of a worker's death; notes: what the board still says of it."""
+    return WorkerLostError(
+        describe_death(worker, notes, exit_code),
+        worker=worker.label,
+        samples=notes.in_hand,
+        at_work=notes.state == "busy",
+    )
 
 
 def describe_death(worker: WorkerSpec, notes: Notes, exit_code: int | None) -> str:

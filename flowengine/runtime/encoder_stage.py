@@ -205,12 +205,12 @@ class EncoderStage(Stage):
                     f"'{edge.reader}' holds {outlet.bound_items}; raise its credits=Credits(items=)"
                 )
             if not outlet.has_room(num_rows, size):
-                return self.wait("blocked", f"credits of '{edge.reader}'")
+                return self.hold_up(f"credits of '{edge.reader}'")
         flight, span = encoded.flight, None
         if flight is not None:
             span = self.pool.reserve(flight.num_bytes, (encoded.round.number, encoded.pack))
             if span is None:
-                return self.wait("blocked", "room in the pool")
+                return self.hold_up("room in the pool")
             self.settle(flight, span)
             flight.span = span
             if flight.learns:
@@ -282,7 +282,7 @@ class EncoderStage(Stage):
         if self.trainer.is_finishing:
             return self.wait("blocked", "the other stages' gradients")
         if self._is_complete() and not self._has_window():
-            return self.wait("blocked", f"gradients within window={self.spec.window}")
+            return self.hold_up(f"gradients within window={self.spec.window}")
         if self._has_gap():
             raise self.fail_row(
                 f"the samples of pack {self._next} did not all arrive; a stage between the source "

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-State = Literal["starting", "starved", "busy", "blocked", "done"]
+State = Literal["starting", "starved", "busy", "blocked", "done", "idle", "stopped"]
+"""idle: starved, and what it reads has ended. stopped: its process is, by a signal."""
 
 
 @dataclass(frozen=True)

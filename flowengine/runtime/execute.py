@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from flowengine.api import Packer, Source
 from flowengine.errors import InterruptedRunError, RefusedSampleError, WorkerLostError
@@ -15,8 +16,12 @@ from flowengine.runtime.inline import InlineRun
 from flowengine.runtime.recovery import Recovery
 from flowengine.runtime.round import num_steps
 from flowengine.runtime.start import BEGINNING, Start, start_behind_newest
+from flowengine.runtime.topology import Topology
 
-Runtime = Literal["inline", "local"]
+if TYPE_CHECKING:
+    from flowengine.runtime.local import LocalRun
+
+Runtime = Literal["inline", "local", "ray"]
 STALL_S = 60.0
 
 
@@ -24,6 +29,7 @@ def execute(
     graph: Graph,
     *,
     runtime: Runtime,
+    address: str | None = None,
     run_dir: Path,
     observe: Observer,
     start: Start = BEGINNING,
@@ -33,6 +39,7 @@ def execute(
 ) -> None:
     """Runs a checked graph to its end and writes its weights to run_dir/weights.
 
+    address: of the Ray cluster, for the ray runtime.
     max_restarts: how often the run may go back to its last checkpoint after a worker's death.
     stall_s: after so many seconds in which nobody is at work the run is given up (local runtime).
     profile: the steps that torch's profiler is on.
@@ -48,16 +55,26 @@ def execute(
         for stage in graph.stages:
             if isinstance(stage.what, Packer):
                 stage.what.prepare()
-        run = _runner(runtime, graph, run_dir, observe, began, stall_s, profile)
         recovery = Recovery(
             start, newest=lambda: start_behind_newest(graph, run_dir), max_restarts=max_restarts
         )
-        _run_on(run, recovery, start, observe, began)
+        with _reached(graph, runtime, address):
+            run = _runner(runtime, graph, run_dir, observe, began, stall_s, profile)
+            _run_on(run, recovery, start, observe, began)
     except InterruptedRunError:
         raise
     except BaseException as error:
         observe(RunFailed(time.perf_counter() - began, f"{type(error).__name__}: {error}"))
         raise
+
+
+def _reached(graph: Graph, runtime: Runtime, address: str | None) -> AbstractContextManager[None]:
+    """Within, the cluster is there, if the runtime needs one."""
+    if runtime != "ray":
+        return nullcontext()
+    from flowengine.runtime.cluster.connect import connected, cpus_of
+
+    return connected(address, num_cpus=sum(map(cpus_of, Topology(graph).workers)))
 
 
 def _runner(
@@ -74,9 +91,8 @@ def _runner(
         return lambda start: InlineRun(
             graph, run_dir=run_dir, observe=observe, start=start, began=began, profile=profile
         ).run()
-    from flowengine.runtime.local import LocalRun
-
-    return lambda start: LocalRun(
+    kind = _supervisor(runtime)
+    return lambda start: kind(
         graph,
         run_dir=run_dir,
         observe=observe,
@@ -85,6 +101,16 @@ def _runner(
         stall_s=stall_s,
         profile=profile,
     ).run()
+
+
+def _supervisor(runtime: Runtime) -> type[LocalRun]:
+    if runtime == "ray":
+        from flowengine.runtime.cluster.run import RayRun
+
+        return RayRun
+    from flowengine.runtime.local import LocalRun
+
+    return LocalRun
 
 
 def _run_on(

@@ -46,7 +46,7 @@ def fly(
     seed: int,
     learns: bool,
     dtype: torch.dtype,
-    efforts: Efforts | None,
+    efforts: Efforts | None = None,
 ) -> TensorFlight:
     """The forward of an encoder on these samples' media. efforts: where it is counted, if it is."""
     encoder: Encoder[Any, Any] = stage.what  # type: ignore[assignment]

@@ -36,7 +36,7 @@ from flowengine.runtime.site import make_site
 from flowengine.runtime.spans import SpanLog, Work
 from flowengine.runtime.stage import Stage
 from flowengine.runtime.stages import make_stage
-from flowengine.runtime.stall import describe_stall, find_dependencies
+from flowengine.runtime.stall import describe_stall, find_dependencies, look_closer
 from flowengine.runtime.start import BEGINNING, Start
 from flowengine.runtime.threads import threads_per_worker
 from flowengine.runtime.topology import COORDINATOR, Topology, without_gangs
@@ -129,9 +129,8 @@ class InlineRun:
         while not self._coordinator.is_done:
             moved = [self._advance(stage) for stage in self._stages]
             if not any(moved) and not self._coordinator.is_done and not self._find_leases():
-                raise StallError(
-                    describe_stall(self.status(), find_dependencies(self._topology.graph))
-                )
+                known = find_dependencies(self._topology.graph)
+                raise StallError(describe_stall(look_closer(self.status(), known), known))
             if interrupt.take():
                 for stage in self._stages:
                     self._post(COORDINATOR, stage.site.worker.index, (Kind.NOTICE, "finish"))

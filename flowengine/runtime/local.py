@@ -29,13 +29,8 @@ from flowengine.pool import Segment
 from flowengine.runtime.board import Board
 from flowengine.runtime.boot import Boot, pickle_graph
 from flowengine.runtime.coordinator import Coordinator
-from flowengine.runtime.death import describe_death, told_error
-from flowengine.runtime.events import (
-    CheckpointDone,
-    Observer,
-    RunDone,
-    Status,
-)
+from flowengine.runtime.death import lost_error, told_error
+from flowengine.runtime.events import CheckpointDone, Observer, RunDone, Status
 from flowengine.runtime.interrupt import catching_signals, describe_interrupt
 from flowengine.runtime.look import channel_statuses, pool_status, stage_status
 from flowengine.runtime.rendezvous import Rendezvous, find_lost_peer
@@ -109,17 +104,21 @@ class LocalRun:
                 self._stop()
                 self._publish()
                 self._observe(self._describe_end(interrupted=interrupt.came))
-            except BaseException:
+            except BaseException as error:
                 self._kill()
                 with suppress(Exception):  # What went wrong first is what is told.
                     self._publish()
+                if interrupt.came and isinstance(error, WorkerLostError):
+                    raise self._interrupted() from error  # Who wants an end wants no restart.
                 raise
             finally:
                 self._clean_up()
         if interrupt.came:
-            raise InterruptedRunError(
-                describe_interrupt(len(self._coordinator.losses), self._run_dir)
-            )
+            raise self._interrupted()
+
+    def _interrupted(self) -> InterruptedRunError:
+        steps = len(self._coordinator.losses)
+        return InterruptedRunError(describe_interrupt(steps, self._run_dir))
 
     def _describe_end(self, *, interrupted: bool) -> RunDone:
         weights = self._coordinator.weights
@@ -220,11 +219,11 @@ class LocalRun:
             if len(self._ready) == len(self._topology.workers):
                 self._start_s = self.clock()
         elif subject == "error":
-            kind, text, trace = fields
+            kind, text, trace, samples = fields
             peer = find_lost_peer(worker, text, self._topology, self._processes)
             if peer is not None:
                 self._on_death(peer)
-            raise told_error(kind, f"{text}\n\n{trace}")
+            raise told_error(kind, f"{text}\n\n{trace}", samples)
         elif subject == "refused":
             text, samples, reason = fields
             raise RefusedSampleError(
@@ -248,11 +247,7 @@ class LocalRun:
         if worker.index in self._causes:
             self._selector.unregister(process.sentinel)
             return
-        raise WorkerLostError(
-            describe_death(worker, self._board.read(worker.index), process.exitcode),
-            worker=worker.label,
-            samples=self._board.read(worker.index).in_hand,
-        )
+        raise lost_error(worker, self._board.read(worker.index), process.exitcode)
 
     def _tick(self) -> None:
         now = time.perf_counter()

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from flowengine.runtime.board import Notes
+from flowengine.runtime.clockwork import Clockwork
 from flowengine.runtime.events import ChannelStatus, PoolStatus, StageStatus
+from flowengine.runtime.stage import Stage
 from flowengine.runtime.topology import Topology, WorkerSpec
 
 
@@ -80,4 +82,25 @@ def stage_status(
         since_s=notes.since_s,
         in_hand=notes.in_hand,
         pid=pid,
+    )
+
+
+def take_notes(stage: Stage, clockwork: Clockwork, *, waits: bool) -> Notes:
+    """What a worker says of its stage between two pieces of work, when nothing is in hand.
+
+    waits: whether it found nothing to do."""
+    return Notes(
+        state=stage.waits.state if waits else "busy",
+        since_s=clockwork.since_s,
+        waits_for=stage.waits.on if waits else "",
+        busy_s=clockwork.seconds["busy"],
+        blocked_s=clockwork.seconds["blocked"],
+        starved_s=clockwork.seconds["starved"],
+        used_bytes=stage.pool.used_bytes,
+        peak_bytes=stage.pool.peak_bytes,
+        num_in_hand=0,
+        in_hand=(),
+        levels=stage.levels(),
+        disk_bytes=stage.pool.disk_bytes,
+        peak_disk_bytes=stage.pool.peak_disk_bytes,
     )

@@ -23,6 +23,9 @@ from flowengine.graph.description import Gang
 from flowengine.pool import Payload
 from flowengine.pool.payload import dtype_name, dtype_of
 
+LOOPBACK = "lo"
+"""The network device of one machine."""
+
 TIMEOUT = timedelta(seconds=300)
 """After so long a collective is given up. Ranks enter one only when all are ready, so what this
 bounds is how much longer one may compute than another."""
@@ -85,10 +88,12 @@ class GangMesh:
         return value if mine else _from_bytes(kind, body[:head], body[head:])
 
 
-def open_mesh(gang: Gang, rank: int, store: Store, *, interface: str = "lo") -> GangMesh:
+def open_mesh(gang: Gang, rank: int, store: Store, *, interface: str | None = LOOPBACK) -> GangMesh:
     """Joins the group of this process's gang; returns when all ranks have. RuntimeError if they
-    do not in time. interface: the network device that ranks talk over."""
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+    do not in time. interface: the network device that ranks talk over; None leaves it to
+    gloo."""
+    if interface is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=gang.size, timeout=TIMEOUT)
     names = ("data", "tensor")
     return GangMesh(init_device_mesh("cpu", (gang.data, gang.tensor), mesh_dim_names=names))

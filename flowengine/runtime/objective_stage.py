@@ -23,7 +23,7 @@ from flowengine.pool import Payload
 from flowengine.runtime.emission import Emission, Header, prepare
 from flowengine.runtime.flops import Efforts
 from flowengine.runtime.round import Round
-from flowengine.runtime.site import Site
+from flowengine.runtime.site import Site, packs_ready
 from flowengine.runtime.spans import Work
 from flowengine.runtime.stage import OTHER_RANKS, Stage
 from flowengine.runtime.step_end import StepEnd
@@ -50,6 +50,7 @@ class ObjectiveStage(Stage):
         self.efforts = Efforts(site)
         self._times: list[tuple[list[int], float]] = []
         self._is_warm = False
+        self._packs_ready = any(packs_ready(stage) for stage in site.graph.stages)
         self._unsent: list[Emission] = []
         self._slot = 0
         self.filled: tuple[bool, ...] = ()
@@ -108,6 +109,8 @@ class ObjectiveStage(Stage):
         return self._slot * self.spec.ways + self.site.worker.way
 
     def _able(self, round_: Round) -> list[str]:
+        if self._packs_ready:  # how many there are is known with the last
+            return ["pack"] if self._has_row() else ["update"] if self.is_closed() else []
         num_packs = len(round_.pack_sizes)
         if self._slot * self.spec.ways >= num_packs:
             return ["update"] if self.is_closed() else []

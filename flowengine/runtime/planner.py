@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Set
+from typing import Any
 
-from flowengine.api import Packer
+from flowengine.api import Lengths, Packer
 from flowengine.errors import RunError
 from flowengine.graph.description import StageSpec
 from flowengine.runtime.intake import Member
@@ -86,3 +87,25 @@ class Planner:
                 f"{self._stage}: plan() must give every index below {count} exactly once; got "
                 f"{sum(map(len, packs))} indices in {len(packs)} packs"
             )
+
+
+def pack_columns(
+    step: int,
+    held_out: bool,
+    packs: list[list[Lengths]],
+    ids: list[list[int]],
+    packer: Packer,
+) -> dict[str, list[Any]]:
+    """The rows of flowengine.observe.tables.PACKS for a round's packs."""
+    count = len(packs)
+    return {
+        "step": [step] * count,
+        "held_out": [held_out] * count,
+        "pack": list(range(count)),
+        "samples": [len(pack) for pack in packs],
+        "tokens": [sum(length.tokens for length in pack) for pack in packs],
+        "targets": [sum(length.targets for length in pack) for pack in packs],
+        "room_tokens": [packer.max_tokens] * count,
+        "cost": [packer.cost_of(pack) for pack in packs],
+        "sample_ids": ids,
+    }

@@ -5,6 +5,7 @@ Rules.
   counted twice; without a checkpoint the run begins anew.
 - A sample that a worker dies with twice is left out and recorded as a dead letter. Where the dead
   had a whole pack in hand, its samples get packs of their own first, to find which it is.
+- A sample that is trained behind the checkpoint stays so, whoever died with it in hand since.
 - A sample that a stage refuses after the plan, where its graph wants such samples left out, is a
   dead letter at once; of a whole pack in hand, its samples get packs of their own first.
 - Restarts after deaths are counted, and more than `max_restarts` end the run with the last one.
@@ -20,7 +21,7 @@ from flowengine.errors import RefusedSampleError, StageError, WorkerLostError
 from flowengine.runtime.start import DeadLetter, Start
 
 ATTEMPTS = 2
-"""Deaths with the same samples in hand until something is done about the samples."""
+"""Deaths of a worker at work on the same samples until something is done about the samples."""
 
 
 class Recovery:
@@ -34,7 +35,7 @@ class Recovery:
         self._start = start
         self._newest = newest
         self._max_restarts = max_restarts
-        self._deaths: Counter[tuple[int, ...]] = Counter()
+        self._deaths: Counter[tuple[str, tuple[int, ...]]] = Counter()
 
     def go_on(self, error: WorkerLostError | RefusedSampleError) -> Start:
         """Where to go on after this error; raises it, or what it comes to, if that is the end."""
@@ -74,18 +75,20 @@ class Recovery:
     def _go_back(self) -> Start:
         behind = self._newest()
         if behind is not None:
-            later = [x for x in self._start.dead_letters if x.sample not in behind.left_out]
-            self._start = replace(
-                behind, dead_letters=(*behind.dead_letters, *later), alone=self._start.alone
+            letters = behind.dead_letters + tuple(
+                letter
+                for letter in self._start.dead_letters
+                if letter.sample not in behind.left_out and not _is_trained(letter.sample, behind)
             )
+            self._start = replace(behind, dead_letters=letters, alone=self._start.alone)
         return self._start
 
     def _judge(self, lost: WorkerLostError, start: Start) -> Start:
         """The start without the samples that are guilty, and with the suspects alone."""
-        samples = lost.samples
-        self._deaths[samples] += 1
+        samples = lost.samples if lost.at_work else ()
+        self._deaths[lost.worker, samples] += 1
         seen_alone = len(samples) == 1 and samples[0] in start.alone
-        if not samples or (self._deaths[samples] < ATTEMPTS and not seen_alone):
+        if not samples or (self._deaths[lost.worker, samples] < ATTEMPTS and not seen_alone):
             return start
         if len(samples) > 1:
             return replace(start, alone=start.alone | frozenset(samples))
@@ -101,3 +104,8 @@ def refuse_more(stage: str, letters: Iterable[DeadLetter], *, spares: float, tex
             f"{text}; it is bad sample {count} of '{stage}', bad_samples=Skip(limit={spares:.0f}) "
             "allows no more: look at the table of dead letters, or raise limit="
         )
+
+
+def _is_trained(sample: int, start: Start) -> bool:
+    left_over = start.plans.get("deferred", ())
+    return 0 <= sample < start.first_sample and sample not in left_over

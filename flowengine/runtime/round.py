@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from flowengine.api import Source
@@ -33,7 +33,14 @@ class Round:
 
     def to_fields(self) -> list[Any]:
         """As a message carries it."""
-        return list(astuple(self))
+        return [
+            self.number,
+            self.step,
+            self.held_out,
+            self.samples,
+            self.targets,
+            self.pack_sizes,
+        ]
 
     @classmethod
     def from_fields(cls, fields: list[Any]) -> Round:

@@ -34,6 +34,10 @@ class Saver:
             self._writer.write(partial_dir(self._site.run_dir, step), part)
         self._saved = step
 
+    def settle(self) -> None:
+        """Returns when the weights may change, see PartWriter.settle."""
+        self._writer.settle()
+
     def look(self) -> None:
         """Raises what the writing so far has met, see PartWriter.wait."""
         self._writer.look()

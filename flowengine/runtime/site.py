@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowengine.api import Context
+from flowengine.api import Context, Packer
 from flowengine.api.context import Reported
 from flowengine.channel import Inlet, Kind, Outlet, Post
 from flowengine.checkpoint import PartStore
 from flowengine.graph import Graph
+from flowengine.graph.description import StageSpec
 from flowengine.pool import Holdings
 from flowengine.runtime.muster import Muster
 from flowengine.runtime.round import derive_seed
@@ -68,6 +69,15 @@ class Site:
     def graph(self) -> Graph:
         return self.topology.graph
 
+    def ready_packers(self) -> list[int]:
+        """The workers it sends to that pack what is ready."""
+        consumers = {outlet.consumer for edge in self.edges for outlet in edge.outlets}
+        return [
+            worker.index
+            for worker in self.topology.workers
+            if worker.index in consumers and packs_ready(worker.stage)
+        ]
+
     def notify(self, subject: str, *fields: Any) -> None:
         """Tells the coordinator."""
         self.post(COORDINATOR, (Kind.NOTICE, subject, *fields))
@@ -87,6 +97,11 @@ class Site:
             report=report,
             mesh=self.mesh.mesh if self.mesh is not None else None,
         )
+
+
+def packs_ready(stage: StageSpec) -> bool:
+    """Whether it makes packs of what is encoded, rather than as planned."""
+    return isinstance(stage.what, Packer) and stage.what.when == "ready"
 
 
 def make_site(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
-from flowengine.api import Lengths, Packer, Source
+from flowengine.api import Encoder, Lengths, Packer, Source
 from flowengine.runtime.emission import Header, prepare
 from flowengine.runtime.intake import Intake, Member
-from flowengine.runtime.planner import Planner
+from flowengine.runtime.planner import Planner, pack_columns
 from flowengine.runtime.plans import COEFFICIENTS, Plans
 from flowengine.runtime.round import Round, Stretch, num_steps, stretches
 from flowengine.runtime.site import Site
@@ -124,9 +124,26 @@ class SourceStage(Stage):
                 f"step {round_.step} has {round_.samples} samples and not one target token, so it "
                 "has no loss; expected labels other than -100 in at least one of them"
             )
+        self._check_slots(round_)
         ids = [[member.sample for member in pack] for pack in packs]
         self._report(round_, lengths, ids, planner.packer)
         return _Plan(round_, packs)
+
+    def _check_slots(self, round_: Round) -> None:
+        """An encoder's data ranks begin a slot of packs together, so their rows wait for each other
+        in front of the packer."""
+        for stage in self.site.graph.stages:
+            ways = stage.gang.data if isinstance(stage.what, Encoder) else 1
+            starts = range(0, len(round_.pack_sizes), ways)
+            most = max((sum(round_.pack_sizes[at : at + ways]) for at in starts), default=0)
+            for edge in self.site.edges:
+                bound = edge.outlets[0].bound_items
+                if ways > 1 and edge.reader != stage.name and most > bound:
+                    raise self.fail_row(
+                        f"the data ranks of '{stage.name}' take {ways} packs at once, of {most} "
+                        f"samples in step {round_.step}; the channel to '{edge.reader}' holds "
+                        f"{bound} rows, raise its credits=Credits(items=)"
+                    )
 
     def _measure(self, stretch: Stretch) -> list[Member]:
         """The round's samples, without those that are bad."""
@@ -177,25 +194,20 @@ class SourceStage(Stage):
     def _report(
         self, round_: Round, packs: list[list[Lengths]], ids: list[list[int]], packer: Packer
     ) -> None:
-        """Tells the coordinator of the round's packs."""
-        count = len(packs)
-        tokens = [sum(length.tokens for length in pack) for pack in packs]
+        """Tells the coordinator of the round's packs, or what a packer of its own needs to know."""
+        tokens = sum(length.tokens for pack in packs for length in pack)
+        is_ready = packer.when == "ready"
         if not round_.held_out:
-            fill = sum(tokens) / (count * packer.max_tokens)
-            of_step = (round_.samples, sum(tokens), round_.targets, count, fill)
+            count = None if is_ready else len(packs)
+            fill = None if count is None else tokens / (count * packer.max_tokens)
+            of_step = (round_.samples, tokens, round_.targets, count, fill)
             self.site.notify("plan", round_.step, *of_step)
-        columns = {
-            "step": [round_.step] * count,
-            "held_out": [round_.held_out] * count,
-            "pack": list(range(count)),
-            "samples": list(round_.pack_sizes),
-            "tokens": tokens,
-            "targets": [sum(length.targets for length in pack) for pack in packs],
-            "room_tokens": [packer.max_tokens] * count,
-            "cost": [packer.cost_of(pack) for pack in packs],
-            "sample_ids": ids,
-        }
-        self.site.notify("packs", columns)
+        if is_ready:
+            each = zip(chain(*ids), chain(*packs), strict=True)
+            self.site.notify("lengths", round_.number, [[s, *_fields(found)] for s, found in each])
+        else:
+            columns = pack_columns(round_.step, round_.held_out, packs, ids, packer)
+            self.site.notify("packs", columns)
 
     def _emit_pack(self, plan: _Plan, index: int) -> bool:
         members = plan.packs[index]
@@ -227,3 +239,8 @@ class SourceStage(Stage):
                 f"sample {sample} has the target {int(value.labels[0])} at its first token, which "
                 "nothing can predict; expected the label -100 there"
             )
+
+
+def _fields(lengths: Lengths) -> list[Any]:
+    """As a message carries them."""
+    return [lengths.tokens, lengths.targets, dict(lengths.media), dict(lengths.sizes)]

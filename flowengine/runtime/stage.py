@@ -4,10 +4,13 @@ Rules.
 - A runtime delivers messages with `handle` and calls `advance` again and again. `advance` does one
   piece of work and says True; or says False, and `waits` says for what.
 - A stage never blocks: what cannot be sent yet stays in `pending`, and nothing else is begun.
+- A stage that is held up for room or credits tells a packer of what is ready that it feeds, and
+  when it no longer is.
 - Every round that opens on the inlets opens on the outlets before its first row, and closes there
   when all inlets have closed it and all of its rows are dealt with.
 - Told to finish, the source begins no further round, and the stages that keep something make a
-  checkpoint of where that ends.
+  checkpoint of where that ends. The end of the stream says so too, so no stage is at its end
+  before it knows.
 - The ranks of a gang do together what is a collective, as their muster says, and end together.
 - When its inlets have ended and its rounds are over, a stage ends its outlets and returns the
   leases of what its operator keeps; it is done when all leases on its own spans have come back.
@@ -66,6 +69,8 @@ class Stage(ABC):
         self._inlets = {inlet.channel: inlet for inlet in site.inlets}
         self._outlets = {o.channel: o for edge in site.edges for o in edge.outlets}
         self._freed: dict[str, list[Any]] = defaultdict(list)
+        self._packers = site.ready_packers()
+        self._is_held_up = self._said_held_up = False
 
     def open(self) -> None:
         """Called once, before the first message."""
@@ -81,7 +86,9 @@ class Stage(ABC):
         """One piece of work, of whatever kind; False if there is none now."""
         if self.done:
             return False
+        self._is_held_up = False
         moved = self._send_pending() if self.pending is not None else self.work()
+        self._tell_packers()
         if not moved and self._has_ended():
             moved = self._finish()
         self.return_leases()
@@ -100,6 +107,7 @@ class Stage(ABC):
             self._inlets[fields[0]].closed = fields[1]
         elif kind == Kind.END:
             self._inlets[fields[0]].ended = True
+            self.finishing = self.finishing or fields[1]
         elif kind == Kind.RELEASE:
             for address, count in fields[0]:
                 self.pool.release(address, count)
@@ -153,6 +161,11 @@ class Stage(ABC):
         """Says what is waited for; False."""
         self.waits = Wait(state, on)
         return False
+
+    def hold_up(self, on: str) -> bool:
+        """Says that it is blocked for room or credits, which others must give back; False."""
+        self._is_held_up = True
+        return self.wait("blocked", on)
 
     def open_round(self, round_: Round) -> None:
         """Opens a round on all outlets."""
@@ -216,7 +229,14 @@ class Stage(ABC):
         if blocked_by is None:
             self.pending = None
             return True
-        return self.wait("blocked", blocked_by)
+        return self.hold_up(blocked_by)
+
+    def _tell_packers(self) -> None:
+        if self._is_held_up != self._said_held_up:
+            self._said_held_up = self._is_held_up
+            told = (Kind.NOTICE, "held_up", self.site.worker.index, self._is_held_up)
+            for worker in self._packers:
+                self.site.post(worker, told)
 
     def _has_ended(self) -> bool:
         ended = all(inlet.ended for inlet in self.site.inlets) and self.pending is None
@@ -226,7 +246,7 @@ class Stage(ABC):
         if not self._said_end:
             self._said_end = True
             for outlet in self._outlets.values():
-                outlet.end()
+                outlet.end(early=self.finishing)
             self.give_up(self.pool.recall().items(), Kind.RELEASE)
             return True
         if self.pool.num_spans:

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 from flowengine.api import Encoder, Objective, Packer, Source
+from flowengine.runtime.encoder_stage import EncoderStage
 from flowengine.runtime.function_stage import FunctionStage
-from flowengine.runtime.packer_stage import PackerStage
+from flowengine.runtime.objective_stage import ObjectiveStage
+from flowengine.runtime.planned_packer import PlannedPacker
+from flowengine.runtime.ready_packer import ReadyPacker
 from flowengine.runtime.site import Site
 from flowengine.runtime.source_stage import SourceStage
 from flowengine.runtime.stage import Stage
 from flowengine.runtime.tensor_encoder import TensorEncoder
 from flowengine.runtime.tensor_objective import TensorObjective
 
-_STAGES: tuple[tuple[type, type[Stage]], ...] = (
-    (Source, SourceStage),
-    (Packer, PackerStage),
-    (Encoder, TensorEncoder),
-    (Objective, TensorObjective),
-)
 
-
-def make_stage(site: Site) -> Stage:
-    """The stage at this site."""
-    for operator, stage in _STAGES:
-        if isinstance(site.worker.stage.what, operator):
-            return stage(site)
-    return FunctionStage(site)
+def make_stage(
+    site: Site,
+    *,
+    encoder: type[EncoderStage] = TensorEncoder,
+    objective: type[ObjectiveStage] = TensorObjective,
+) -> Stage:
+    """The stage at this site, whose encoders and objectives compute so."""
+    what = site.worker.stage.what
+    if isinstance(what, Packer):
+        return ReadyPacker(site) if what.when == "ready" else PlannedPacker(site)
+    if isinstance(what, Source):
+        return SourceStage(site)
+    if isinstance(what, Encoder):
+        return encoder(site)
+    return objective(site) if isinstance(what, Objective) else FunctionStage(site)

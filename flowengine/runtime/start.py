@@ -27,6 +27,7 @@ class DeadLetter:
 class Start:
     """step: training steps behind it, and `losses` theirs. round: the first round's number.
 
+    first_sample: those below are trained, but for what the plans left over.
     checkpoint: the directory that holds the weights; None begins with new ones.
     dead_letters: samples to leave out. alone: samples to be put into packs of their own. plans:
     what the next plans depend on, see flowengine.runtime.plans.
@@ -35,6 +36,7 @@ class Start:
     step: int = 0
     round: int = 0
     losses: tuple[float, ...] = ()
+    first_sample: int = 0
     checkpoint: Path | None = None
     dead_letters: tuple[DeadLetter, ...] = ()
     alone: frozenset[int] = frozenset()
@@ -51,7 +53,8 @@ BEGINNING = Start()
 
 def start_behind(graph: Graph, path: Path) -> Start:
     """The start behind the newest checkpoint of the run directory `path`, or behind the checkpoint
-    `path`. CheckpointError if there is none, or if it is another graph's."""
+    `path`; behind the last step nothing is left but to write the weights. CheckpointError if there
+    is no checkpoint, or if it is another graph's or of a longer run."""
     directory = find_checkpoint(path)
     manifest = open_checkpoint(directory)
     manifest.refuse_another(graph, path=directory)
@@ -71,6 +74,7 @@ def start_from(manifest: Manifest, graph: Graph, *, directory: Path) -> Start:
         step=manifest.step,
         round=_first_round(graph, manifest.step, path=directory),
         losses=tuple(manifest.losses),
+        first_sample=manifest.step * graph.step.samples,
         checkpoint=directory,
         dead_letters=tuple(DeadLetter(**letter) for letter in manifest.dead_letters),
         plans=manifest.plans,
@@ -80,9 +84,13 @@ def start_from(manifest: Manifest, graph: Graph, *, directory: Path) -> Start:
 def _first_round(graph: Graph, step: int, *, path: Path) -> int:
     source = next(stage.what for stage in graph.stages if isinstance(stage.what, Source))
     total = num_steps(graph, source)
+    if step > total:
+        raise CheckpointError(
+            f"{path}: is behind step {step}, and the run has {total}; pass a larger steps= to go on"
+        )
+    number = 0
     for stretch in stretches(graph, source):
         if stretch.step >= step:
             return stretch.number
-    raise CheckpointError(
-        f"{path}: is behind step {step}, and the run has {total}; pass a larger steps= to go on"
-    )
+        number = stretch.number + 1
+    return number

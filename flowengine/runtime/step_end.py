@@ -67,7 +67,8 @@ class StepEnd(ABC):
         step = fields[0]
         assert step == self._finishing, f"{subject} of step {step} while at {self._finishing}"
         if subject == "reduce":
-            self.add(*fields)
+            offers = [present for present, count in fields[1] for _ in range(count)]
+            self.add(step, offers)
             self._send_norms(step)
         else:
             assert subject == "commit", f"unknown notice {subject}"
@@ -117,6 +118,7 @@ class StepEnd(ABC):
                 "weights are those of the step before. Look at its samples and learning rate"
             )
         rate = self.learning_rate()
+        self._saver.settle()
         self.step(norm, rate)
         self.version += 1
         self._finishing = None

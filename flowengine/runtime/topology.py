@@ -83,13 +83,17 @@ class Topology:
                 (stage, replica) for stage in graph.stages for replica in range(stage.num_workers)
             )
         ]
+        self._by_stage = {
+            stage.name: [worker for worker in self.workers if worker.stage is stage]
+            for stage in graph.stages
+        }
         self.channels = [
             ChannelSpec(index, *ends) for index, ends in enumerate(self._channel_ends())
         ]
 
     def replicas_of(self, name: str) -> list[WorkerSpec]:
         """The workers that run a stage, ranks of a gang among them."""
-        return [worker for worker in self.workers if worker.stage.name == name]
+        return self._by_stage[name]
 
     def trims(self, channel: ChannelSpec) -> Callable[[Any], Any]:
         """What of a value travels on this channel: what its consumer reads."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from flowengine.errors import StallError
 from flowengine.runtime.events import Status
 from flowengine.runtime.stacks import take_stacks
-from flowengine.runtime.stall import describe_stall, find_dependencies
+from flowengine.runtime.stall import describe_stall, find_dependencies, look_closer
 from flowengine.runtime.topology import Topology
 
 STUCK = 10
@@ -32,7 +32,8 @@ class StallWatch:
 
     def look(self, status: Status, *, pids: Mapping[int, int]) -> None:
         """StallError if nobody has been at work for stall_s, or all have been at the same work
-        for STUCK times as long. pids: the processes by worker."""
+        for STUCK times as long. pids: the processes
+        by worker, of those that are on this machine."""
         now = time.perf_counter()
         marks: list[tuple[str, float]] = [(s.state, s.since_s) for s in status.stages]
         if marks != self._marks:
@@ -43,8 +44,9 @@ class StallWatch:
 
     def _explain(self, status: Status, pids: Mapping[int, int]) -> str:
         """The text, which a file in the run directory holds as well, with the workers' stacks."""
-        text = describe_stall(status, find_dependencies(self._topology.graph))
-        named = {worker.label: pids[worker.index] for worker in self._topology.workers}
+        known = find_dependencies(self._topology.graph)
+        text = describe_stall(look_closer(status, known), known)
+        named = {w.label: pids[w.index] for w in self._topology.workers if w.index in pids}
         stacks = take_stacks(self._run_dir, named)
         told = [f"{label}:\n{stack}" for label, stack in stacks.items()]
         path = self._run_dir / "stall.txt"

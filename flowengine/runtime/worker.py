@@ -30,9 +30,10 @@ from flowengine.channel import Kind, Link, Message
 from flowengine.errors import FlowError, OutOfBudgetError, RefusedSampleError, StageError
 from flowengine.graph.load import load_module
 from flowengine.pool import Pool
-from flowengine.runtime.board import Board, Notes
+from flowengine.runtime.board import Board
 from flowengine.runtime.boot import Boot
 from flowengine.runtime.clockwork import LONGEST, Clockwork, close_stage, failing, name_error
+from flowengine.runtime.look import take_notes
 from flowengine.runtime.mesh import open_mesh
 from flowengine.runtime.profiler import StepProfiler
 from flowengine.runtime.site import make_site
@@ -93,7 +94,8 @@ def _say_error(control: Link, kind: type[FlowError], text: str, error: BaseExcep
     except Exception:  # Its own __str__ fails; where it was raised can be told all the same.
         lines = "".join(traceback.format_tb(cause.__traceback__))
     lines = lines[-LONGEST:].encode("utf-8", "backslashreplace").decode("utf-8")
-    _say(control, (Kind.NOTICE, "error", kind.__name__, text, lines))
+    samples = list(getattr(error, "samples", ()))
+    _say(control, (Kind.NOTICE, "error", kind.__name__, text, lines, samples))
 
 
 def _say(control: Link, last_words: Message) -> NoReturn:
@@ -202,21 +204,7 @@ class _Worker:
     def _note(self, *, waits: bool) -> None:
         clockwork, stage = self._clockwork, self._stage
         self._noted_s = clockwork.since_s
-        notes = Notes(
-            state=stage.waits.state if waits else "busy",
-            since_s=clockwork.since_s,
-            waits_for=stage.waits.on if waits else "",
-            busy_s=clockwork.seconds["busy"],
-            blocked_s=clockwork.seconds["blocked"],
-            starved_s=clockwork.seconds["starved"],
-            used_bytes=stage.pool.used_bytes,
-            peak_bytes=stage.pool.peak_bytes,
-            num_in_hand=0,
-            in_hand=(),
-            levels=stage.levels(),
-            disk_bytes=stage.pool.disk_bytes,
-            peak_disk_bytes=stage.pool.peak_disk_bytes,
-        )
+        notes = take_notes(stage, clockwork, waits=waits)
         self._board.write(self._boot.index, notes)
         if clockwork.spans is not None and clockwork.spans.is_due(clockwork.since_s):
             self._send_spans()

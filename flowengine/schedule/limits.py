@@ -23,6 +23,11 @@ FINE = 2**40
 """A pack's cost is counted in so many parts of the most it may be."""
 
 
+def count_cost(costs: NDArray[np.float64], max_cost: float) -> Integers:
+    """Costs as whole numbers, FINE of which are max_cost."""
+    return np.rint(costs * (FINE / max_cost)).astype(np.int64)
+
+
 class Limits:
     """Samples' sizes and their bounds.
 
@@ -51,7 +56,7 @@ class Limits:
         if max_cost is not None:
             if costs is None or not 0 < max_cost < np.inf:
                 raise ValueError(f"pack: max_cost is {max_cost}; expected a number above 0")
-            columns.append(np.rint(costs * (FINE / max_cost)).astype(np.int64))
+            columns.append(count_cost(costs, max_cost))
             bounds.append(FINE)
             self._units.append("cost")
         if any(len(column) != len(columns[0]) for column in columns):

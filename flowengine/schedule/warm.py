@@ -24,14 +24,18 @@ def warm_balance() -> None:
     kernels.split(np.zeros(3, np.int32), np.ones(3), 1, 2)
 
 
-def warm() -> None:
-    """Compiles the loops, or loads them from the disk: once per process, before time counts."""
-    lengths = LENGTHS
-    warm_balance()
-    for sync in get_args(Sync):
-        plan_step(lengths, max_tokens=6, replicas=2, linear=1.0, quadratic=0.0, sync=sync)
+def warm_stream() -> None:
+    """The same for what `StreamPacker` calls."""
     for limits in (None, {"images": 2}):
         stream = StreamPacker(max_tokens=6, window=2, limits=limits)
-        for number, length in enumerate(lengths.tolist()):
+        for number, length in enumerate(LENGTHS.tolist()):
             stream.push(number, length)
         stream.flush()
+
+
+def warm() -> None:
+    """Compiles the loops, or loads them from the disk: once per process, before time counts."""
+    warm_balance()
+    for sync in get_args(Sync):
+        plan_step(LENGTHS, max_tokens=6, replicas=2, linear=1.0, quadratic=0.0, sync=sync)
+    warm_stream()

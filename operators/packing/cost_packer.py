@@ -11,7 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowengine.api import Context, Lengths, Packer
-from flowengine.schedule import Cost, TooLongError, balance, pack, warm_balance
+from flowengine.operators.packing.cost_stream import CostStream
+from flowengine.schedule import (
+    FINE,
+    Cost,
+    Limits,
+    StreamPacker,
+    TooLongError,
+    balance,
+    count_cost,
+    pack,
+    warm_balance,
+    warm_stream,
+)
 
 
 class CostPacker(Packer):
@@ -20,6 +32,8 @@ class CostPacker(Packer):
     max_tokens: the most tokens a pack holds.
     min_packs: at least so many packs per step, if it has as many samples; with several packs the
         encoder can work on one while the language model works on another.
+    replicas: how many replicas of the objective train at a time. A step then has a multiple of so
+        many packs, if it has as many samples, and packs of like cost share a slot.
     cost: what a sample costs; a Cost, or a function from Lengths to a number of at least 0, which
         must be importable by name where the packer goes to another process. "measured" begins with
         tokens and goes over to what the objective's packs were measured to take: packs then
@@ -27,6 +41,9 @@ class CostPacker(Packer):
     max_cost: the most a pack costs, in the unit of `cost`; None has no limit.
     max_rows: the most feature rows a pack holds, per modality; a modality left out has no limit.
     max_sizes: the same for what samples say in `Lengths.sizes`, e.g. {"images": 16}.
+    window: with when="ready", how many samples may wait to be combined.
+    group: with when="ready", how many samples in a row an encoder takes at a time, of at most
+        `max_tokens` together.
     max_deferred: so many samples at most may be left to the next step, each once, where a step
         without them needs a pack less. Steps are other samples then than those of the plain loop.
     too_long: what becomes of a sample that exceeds a limit: "error", "own-pack" for a pack of its
@@ -35,40 +52,53 @@ class CostPacker(Packer):
 
     max_tokens: int
     min_packs: int = 1
+    replicas: int = 1
     cost: Cost | Callable[[Lengths], float] | Literal["measured"] = Cost()
     max_cost: float | None = None
     max_rows: Mapping[str, int] = field(default_factory=dict)
     max_sizes: Mapping[str, int] = field(default_factory=dict)
+    window: int = 32
+    group: int = 8
     max_deferred: int = 0
+
+    def __post_init__(self) -> None:
+        if self.when == "ready" and self.cost == "measured":
+            raise ValueError(
+                'pack: cost is "measured", which packs are planned with, and when is "ready"; '
+                'expected when="planned"'
+            )
 
     _measured = Cost()
 
     def plan(self, lengths: Sequence[Lengths]) -> list[list[int]]:
-        """Members ascend within a pack, and the packs are in the order of their first members.
+        """Members ascend within a pack, and the packs are in the order of their first members; with
+        replicas, the costliest come first.
 
         Raises TooLongError for a sample that fits no pack, unless it may have its own; ValueError
         for a sample that does not say one of the sizes that are limited.
         """
         try:
-            ids, offsets = balance(
-                [sample.tokens for sample in lengths],
-                self._costs(lengths),
-                max_tokens=self.max_tokens,
-                min_packs=self.min_packs,
-                max_cost=self.max_cost,
-                sizes=self._sizes(lengths),
-                limits=self._limits(),
-                too_long="own-pack" if self.too_long == "own-pack" else "error",
-            )
+            return self._group(lengths) if self.when == "ready" else self._balance(lengths)
         except TooLongError as error:
             remedy = self._remedies().get(error.unit, error.remedy)
             raise TooLongError(
                 error.position, error.unit, error.size, error.limit, remedy
             ) from None
-        return [ids[start:stop].tolist() for start, stop in pairwise(offsets.tolist())]
+
+    def stream(self) -> CostStream:
+        warm_stream()
+        limits = self._limits()
+        if self.max_cost is not None:
+            limits["cost"] = FINE
+        packer = StreamPacker(
+            max_tokens=self.max_tokens, window=self.window, limits=limits, too_long="own-pack"
+        )
+        return CostStream(packer, self._weigh)
 
     def prepare(self) -> None:
         warm_balance()
+        if self.when == "ready":
+            warm_stream()
 
     def open(self, context: Context) -> None:
         del context
@@ -103,6 +133,60 @@ class CostPacker(Packer):
     def cost_of(self, members: Sequence[Lengths]) -> float:
         """The cost of the pack, as `cost` has it."""
         return float(self._costs(members).sum())
+
+    def _balance(self, lengths: Sequence[Lengths]) -> list[list[int]]:
+        costs = self._costs(lengths)
+        packs = self._even(lengths, costs, min_packs=self.min_packs)
+        if missing := -len(packs) % self.replicas:
+            packs = self._even(lengths, costs, min_packs=len(packs) + missing)
+        if self.replicas == 1:
+            return packs
+        return sorted(packs, key=lambda members: -float(costs[members].sum()))
+
+    def _even(
+        self, lengths: Sequence[Lengths], costs: NDArray[np.float64], *, min_packs: int
+    ) -> list[list[int]]:
+        ids, offsets = balance(
+            [sample.tokens for sample in lengths],
+            costs,
+            max_tokens=self.max_tokens,
+            min_packs=min_packs,
+            max_cost=self.max_cost,
+            sizes=self._sizes(lengths),
+            limits=self._limits(),
+            too_long=self._policy(),
+        )
+        return [ids[start:stop].tolist() for start, stop in pairwise(offsets.tolist())]
+
+    def _group(self, lengths: Sequence[Lengths]) -> list[list[int]]:
+        """What an encoder takes at a time; every sample alone is within the limits."""
+        limits = Limits(
+            [sample.tokens for sample in lengths],
+            max_tokens=self.max_tokens,
+            sizes=self._sizes(lengths),
+            limits=self._limits(),
+            costs=self._costs(lengths),
+            max_cost=self.max_cost,
+        )
+        limits.confine(self._policy())
+        groups: list[list[int]] = []
+        room = 0
+        for index, sample in enumerate(lengths):
+            if not groups or len(groups[-1]) == self.group or sample.tokens > room:
+                groups.append([])
+                room = self.max_tokens
+            groups[-1].append(index)
+            room -= sample.tokens
+        return groups
+
+    def _policy(self) -> Literal["error", "own-pack"]:
+        return "own-pack" if self.too_long == "own-pack" else "error"
+
+    def _weigh(self, sample: Lengths) -> dict[str, int]:
+        sizes = {name: each for name, (each,) in self._sizes([sample]).items()}
+        if self.max_cost is not None:
+            sizes["cost"] = int(count_cost(self._costs([sample]), self.max_cost)[0])
+        return sizes
 
     def _costs(self, lengths: Sequence[Lengths]) -> NDArray[np.float64]:
         cost = self._measured if self.cost == "measured" else self.cost

@@ -130,6 +130,6 @@ def test_rounds_travel_in_band() -> None:
     wire.outlet.open([0])
     wire.outlet.send([row(0)])
     wire.outlet.close(0)
-    wire.outlet.end()
+    wire.outlet.end(early=False)
     kinds = [message[0] for _, message in wire.mail]
     assert kinds == [Kind.OPEN, Kind.ROWS, Kind.CLOSE, Kind.END]

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from flowengine import launch
 from flowengine.cli.exits import MEANINGS
 from flowengine.cli.main import main
-from flowengine.errors import RunError, StageError, StallError, WorkerLostError
+from flowengine.errors import OutOfBudgetError, RunError, StageError, StallError, WorkerLostError
 from flowengine.graph import Graph
 from flowengine.runtime.events import (
     Observer,
@@ -205,6 +205,7 @@ def test_run_quiet(graph_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (RunError("no more"), 1, "error: no more"),
         (StallError("'a' waits for 'b'"), 4, "error: 'a' waits for 'b'"),
         (WorkerLostError("stage 'a' was killed"), 5, "error: stage 'a' was killed"),
+        (OutOfBudgetError("the disk is full"), 7, "error: the disk is full"),
         (KeyboardInterrupt(), 130, "error: interrupted"),
     ],
 )

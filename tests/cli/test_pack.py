@@ -119,3 +119,33 @@ def test_wrong_files_are_refused(tmp_path: Path) -> None:
         done = run(tmp_path / name, "--max-tokens", 5, "-o", tmp_path / "plan")
         assert done.exit_code == 2
         assert name in done.output
+
+
+def test_time_per_step(dataset: Path, tmp_path: Path) -> None:
+    """A step takes as long as the costliest packs of its slots, in tokens where nothing else is
+    known."""
+    options = ("--max-tokens", 8192, "-o", tmp_path / "plan.parquet")
+    found = json.loads(run(dataset, *options, "--json", "--microbatches", 4).output)
+    step = found["step"]
+    assert step["steps"] == -(-found["packs"] // 4)
+    assert step["mean"] * step["steps"] == pytest.approx(LENGTHS.sum())
+    assert step["max"] <= 4 * 8192
+    assert step["unit"] == "cost"
+    assert f"{step['steps']} steps of" in run(dataset, *options, "--microbatches", 4).output
+
+
+def test_costs_of_a_run(dataset: Path, tmp_path: Path) -> None:
+    """With --cost-of a step's time is in seconds, as that run's packs were measured."""
+    last = {"linear": 1e-5, "quadratic": 0.0, "constant": 0.0}
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text('{"config": {}}')
+    (tmp_path / "run" / "report.json").write_text(json.dumps({"cost": {"last": last}}))
+    options = ("--max-tokens", 8192, "-o", tmp_path / "plan.parquet", "--cost-of", tmp_path / "run")
+    step = json.loads(run(dataset, *options, "--json").output)["step"]
+    assert step["unit"] == "s"
+    assert step["mean"] * step["steps"] == pytest.approx(1e-5 * LENGTHS.sum())
+    assert " s at most" in run(dataset, *options).output
+    refused = run(dataset, *options, "--quadratic", 0.1)
+    assert "is measured; remove it, or --cost-of" in refused.output
+    (tmp_path / "run" / "report.json").write_text(json.dumps({"cost": {"last": None}}))
+    assert "too few packs were trained" in run(dataset, *options).output

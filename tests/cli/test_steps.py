@@ -32,6 +32,19 @@ def test_what_is_no_step(text: str) -> None:
         STEPS.convert(text, None, None)
 
 
+def test_steps_beyond_the_last(tmp_path: Path) -> None:
+    """Steps that the run will not come to are refused before it."""
+    graph = tmp_path / "graph.py"
+    tests = str(Path(__file__).parents[1])
+    graph.write_text(
+        f"import sys\nsys.path.insert(0, {tests!r})\nfrom fakes import small_graph as build\n"
+    )
+    command = ["run", str(graph), "--runtime", "inline", "--torch-profiler", "1,4-6"]
+    result = CliRunner().invoke(main, [*command, "--run-dir", str(tmp_path / "run")])
+    assert result.exit_code == 2
+    assert "step 4: the graph has 4 steps, from 0 on" in result.stderr
+
+
 def test_too_many_to_profile(tmp_path: Path) -> None:
     """So many steps as would fill a disk are refused before the run."""
     command = ["run", "graphs/digit_cards.py", "--torch-profiler", "0-50"]

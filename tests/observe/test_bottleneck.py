@@ -50,6 +50,8 @@ def test_steady_stretches() -> None:
     assert steady_stretches({step: float(step) for step in range(6)}) == [(1.0, 5.0)]
     assert steady_stretches({0: 1.0, 1: 3.0}) == [(1.0, 3.0)]
     assert steady_stretches({}) == []
+    ends = {step: float(step) for step in range(8)}
+    assert steady_stretches(ends, breaks=[4.5]) == [(1.0, 4.0), (5.0, 7.0)]
     long = {step: float(step) for step in range(1600)}
     assert steady_stretches(long) == [(1.0, 1049.0), (1500.0, 1549.0)]
 

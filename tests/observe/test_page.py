@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from flowengine.observe import page as page_module
 from flowengine.observe.compare import make_comparison_page
 from flowengine.observe.page import make_page, write_page
+from flowengine.observe.page_charts import draw_evaluations
 from flowengine.observe.run_files import RunFiles
 
 SECTIONS = (
@@ -21,10 +25,12 @@ SECTIONS = (
     "Three steps in detail",
     "The whole run",
     "Loss",
+    "Evaluations and results",
     "Pool and channels",
     "Packs",
     "Staleness",
     "Dead letters",
+    "Restarts and checkpoints",
     "What was run",
 )
 pytestmark = pytest.mark.slow
@@ -93,6 +99,42 @@ def test_a_run_that_failed(failed: Path) -> None:
     assert tuple(checked(text).headings) == SECTIONS
     assert "raise max_tokens=" in text
     assert "No training step was recorded." in text
+
+
+def test_evaluations() -> None:
+    """What evaluations found is a table, its numbers between 0 and 1 a chart."""
+    found = [
+        {"step": step, "results": {"score": {"score": {"n": 8, "all": step / 30, "by": "x"}}}}
+        for step in (10, 20, 30)
+    ]
+    drawn = draw_evaluations(found)
+    assert "<th>score n</th><th>score all</th>" in drawn
+    assert '<td class="n">20</td><td class="n">8</td><td class="n">0.6667</td>' in drawn
+    assert drawn.count('class="chart"') == 1
+    assert 'class="chart"' not in draw_evaluations(found[:1])
+
+
+def test_restarts(finished: Path, tmp_path: Path) -> None:
+    """A run that began again says when and why, and counts the packs of a step once."""
+    shutil.copytree(finished, tmp_path / "run")
+    steps = RunFiles(finished).steps
+    lines = (finished / "metrics.jsonl").read_text().splitlines(keepends=True)
+    again = {"event": "restarted", "step": 4, "restarts": 1, "reason": "killed <it>"}
+    again["wall_s"] = (steps[4]["wall_s"] + steps[5]["wall_s"]) / 2
+    (tmp_path / "run" / "metrics.jsonl").write_text(
+        "".join([*lines, json.dumps(again) + "\n", *lines[-4:]])
+    )
+    packs = RunFiles(finished).packs
+    pq.write_table(pa.concat_tables([packs, packs]), tmp_path / "run" / "packs.parquet")
+    report = json.loads((finished / "report.json").read_text())
+    told = json.dumps({**report, "restarts": [again]})
+    (tmp_path / "run" / "report.json").write_text(told)
+    files = RunFiles(tmp_path / "run")
+    assert files.packs.equals(packs)
+    assert (files.attempt(0.0), files.attempt(1e9)) == (0, 1)
+    text = make_page(files)
+    assert "killed &lt;it&gt;" in text
+    assert ">restart</text>" in text
 
 
 def test_text_is_escaped(finished: Path, tmp_path: Path) -> None:

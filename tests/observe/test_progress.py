@@ -13,6 +13,8 @@ from flowengine.observe.progress import Screen
 from flowengine.observe.view import format_duration, format_value
 from flowengine.runtime.events import (
     ChannelStatus,
+    CostDrifted,
+    CostFitted,
     Event,
     PoolStatus,
     Reported,
@@ -154,3 +156,16 @@ def test_durations(seconds: float, expected: str) -> None:
 def test_values_on_one_line() -> None:
     """Reported values are shown on one line, numbers with four digits."""
     assert format_value({"a": 0.123456, "b": {"c": "x"}}) == "a 0.1235, b c x"
+
+
+def test_the_cost_of_packs_and_its_drift() -> None:
+    """A drift has a line of its own, and the summary says how well the last cost fits."""
+
+    def costs() -> Iterator[Event]:
+        yield from run(3, total=4)
+        yield CostFitted(2, 3.0, 1e-6, 1e-10, 1e-5, residual=0.04, packs=64)
+        yield CostDrifted(3, 3.5, error=0.35)
+
+    text = shown(costs(), terminal=False)
+    assert "after step 3: packs take 35% more time than the cost fitted before says" in text
+    assert "cost of packs: fitted to 64 packs, residual 4%, drifted 1 time" in text

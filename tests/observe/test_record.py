@@ -234,6 +234,7 @@ def test_close_twice(tmp_path: Path) -> None:
     assert recorder.report["error"] == "first"
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "catalogue.parquet",
+        "dead_letters.parquet",
         "metrics.jsonl",
         "occupancy.parquet",
         "packs.parquet",

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from flowengine.errors import FlowError
 from flowengine.observe.run_files import RunFiles
 from flowengine.observe.trace import make_trace
 
@@ -80,6 +81,12 @@ def test_some_steps(finished: Path, events: list[dict[str, Any]]) -> None:
     assert [e["name"] for e in of(some, "X") if e["cat"] == "step"] == ["step 2", "step 3"]
     window = (min(e["ts"] for e in in_steps), max(e["ts"] + e["dur"] for e in in_steps))
     assert all(window[0] <= e["ts"] <= window[1] for e in some if e["ph"] in "Cstf")
+
+
+def test_steps_that_are_not_there(finished: Path) -> None:
+    """Steps that the run does not have are an error that says which it has."""
+    with pytest.raises(FlowError, match="no spans of these steps; it has spans of steps 0 to 6"):
+        make_trace(RunFiles(finished), steps=[range(90, 91)])
 
 
 def test_steps_and_counters(events: list[dict[str, Any]]) -> None:

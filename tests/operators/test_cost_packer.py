@@ -92,3 +92,19 @@ def test_packs_keep_to_a_cost_and_to_sizes() -> None:
         CostPacker(max_tokens=99, max_sizes={"images": 0}).plan(lengths)
     with pytest.raises(ValueError, match='max_sizes has "clips", a sample says'):
         CostPacker(max_tokens=99, max_sizes={"clips": 4}).plan(lengths)
+
+
+def test_replicas_get_packs_of_like_cost() -> None:
+    """With replicas, every slot is full and its packs cost about the same."""
+    lengths = [
+        Lengths(tokens=tokens, targets=1)
+        for tokens in [4000, 3900, 3800, 3700, *([900] * 4), *([100] * 40)]
+    ]
+    packer = CostPacker(max_tokens=4096, replicas=4, cost=Cost(quadratic=1e-3))
+    packs = packer.plan(lengths)
+    assert len(packs) % 4 == 0
+    costs = [packer.cost_of([lengths[index] for index in members]) for members in packs]
+    assert costs == sorted(costs, reverse=True)
+    slots = [costs[start : start + 4] for start in range(0, len(costs), 4)]
+    assert all(max(slot) < 1.2 * sum(slot) / 4 for slot in slots)
+    assert len(CostPacker(max_tokens=4096, replicas=4).plan(lengths[:3])) == 3

@@ -178,6 +178,20 @@ class LeavingSource(FaultySource):
         return super().read(index)
 
 
+def test_a_death_after_a_signal_is_no_restart(tmp_path: Path) -> None:
+    """Who has asked for an end gets one, also if a worker dies before the step's end."""
+
+    def interrupt_and_kill() -> None:
+        signal.raise_signal(signal.SIGINT)
+        kill("encoder")
+
+    observer = OnStep(interrupt_and_kill, 1)
+    graph = endless()
+    check(graph)
+    with pytest.raises(InterruptedRunError, match=r"interrupted after .* go on with --resume"):
+        execute(graph, runtime="local", run_dir=tmp_path, observe=observer, max_restarts=4)
+
+
 def end_well(run_dir: Path) -> None:
     run_graph(small_graph(steps=2, replicas=2, evaluate=4), run_dir, runtime="local")
 

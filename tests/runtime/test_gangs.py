@@ -14,10 +14,11 @@ from test_deaths import kill
 from test_exactness import TOLERANCE, assert_same
 from torch import Tensor
 
-from flowengine import Gang, Graph, check
+from flowengine import Credits, Gang, Graph, check
 from flowengine.api import Context
 from flowengine.errors import GraphError, StageError
 from flowengine.operators.language import LanguageModel
+from flowengine.operators.packing import CostPacker
 from flowengine.operators.vision import VisionEncoder
 from flowengine.operators.vision.transformer import Patches
 from flowengine.runtime.events import Event, StepDone
@@ -175,3 +176,20 @@ def test_a_gang_needs_weights_and_a_plan_for_its_tensor_ranks() -> None:
     assert "stage 'packer'" in str(refusal.value)
     assert "has gang=2 x 1 and no weights" in str(refusal.value)
     assert "has gang=1 x 2, but Planless has no tensor_plan()" in str(refusal.value)
+
+
+@slow
+def test_a_slot_that_a_channel_cannot_hold_is_refused(tmp_path: Path) -> None:
+    """Rather than that its ranks wait for each other."""
+    graph = small_graph(gang=2, min_packs=4)
+    graph.stage("packer").credits = Credits(items=3)
+    with pytest.raises(StageError, match=r"take 2 packs at once, of \d+ samples .*holds 3 rows"):
+        run_graph(graph, tmp_path, runtime="local")
+
+
+def test_a_gang_needs_packs_that_are_planned() -> None:
+    """Its ranks could not tell how many packs there are to wait for."""
+    graph = small_graph(model_gang=2)
+    graph.stage("packer").what = CostPacker(max_tokens=32, when="ready")
+    with pytest.raises(GraphError, match="'packer' packs what is ready, and a gang begins a slot"):
+        check(graph)

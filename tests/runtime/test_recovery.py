@@ -20,6 +20,8 @@ from flowengine.checkpoint import find_checkpoint, open_checkpoint
 from flowengine.errors import WorkerLostError
 from flowengine.operators.vision import VisionEncoder
 from flowengine.operators.vision.transformer import Patches
+from flowengine.runtime.recovery import Recovery
+from flowengine.runtime.start import BEGINNING
 
 pytestmark = pytest.mark.slow
 
@@ -115,3 +117,19 @@ def assert_left_out(ran: Ran, run_dir: Path) -> None:
     (letter,) = open_checkpoint(find_checkpoint(run_dir)).dead_letters
     assert letter["sample"] == BAD
     assert "SIGKILL" in letter["reason"]
+
+
+def test_only_deaths_at_work_are_held_against_samples() -> None:
+    """Two deaths of one worker at work on a sample make a dead letter; deaths of others with it in
+    hand, or of one that waited, do not."""
+    recovery = Recovery(BEGINNING, newest=lambda: None, max_restarts=9)
+
+    def die(worker: str, *, at_work: bool) -> set[int]:
+        lost = WorkerLostError("killed", worker=worker, samples=(7,), at_work=at_work)
+        return set(recovery.restart(lost).left_out)
+
+    assert die("source", at_work=True) == set()
+    assert die("model", at_work=True) == set()
+    assert die("source", at_work=False) == set()
+    assert die("source", at_work=False) == set()
+    assert die("source", at_work=True) == {7}

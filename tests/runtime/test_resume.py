@@ -177,13 +177,23 @@ def test_another_graph_is_refused(setting: dict[str, Any], difference: str, tmp_
     assert refusal.match(difference)
 
 
-def test_nothing_left_to_train(tmp_path: Path) -> None:
-    """A run that is behind its last step says how to go on."""
+@pytest.mark.parametrize("evaluate", [0, 4])
+def test_nothing_left_to_train(evaluate: int, tmp_path: Path) -> None:
+    """A run that ended right behind its last checkpoint can be resumed, and writes its weights."""
+    whole = run_graph(keep_graph(steps=3, evaluate=evaluate), tmp_path / "run")
+    again = resume(keep_graph(steps=3, evaluate=evaluate), tmp_path / "run", tmp_path / "again")
+    assert again.losses == []
+    assert_equal_weights(again, whole)
+    assert [r.value for r in again.reports] == [r.value for r in whole.reports]
+
+
+def test_fewer_steps_than_the_checkpoint(tmp_path: Path) -> None:
+    """A checkpoint behind the run's last step says how to go on."""
     run_graph(keep_graph(steps=3), tmp_path / "run")
     with pytest.raises(
-        CheckpointError, match=r"is behind step 3, and the run has 3; pass a larger"
+        CheckpointError, match=r"is behind step 3, and the run has 2; pass a larger"
     ):
-        resume(keep_graph(steps=3), tmp_path / "run", tmp_path / "again")
+        resume(keep_graph(steps=2), tmp_path / "run", tmp_path / "again")
 
 
 def test_no_checkpoint(tmp_path: Path) -> None:

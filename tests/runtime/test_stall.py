@@ -5,23 +5,32 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fakes import MixedSamples, small_graph
 from running import run_graph
+from stalls import judge
 
 from flowengine import check
 from flowengine.api import Sample
 from flowengine.errors import StallError
 from flowengine.runtime import execute
-from flowengine.runtime.events import PoolStatus, StageStatus, State, Status
-from flowengine.runtime.stall import describe_stall, find_dependencies, root_causes
+from flowengine.runtime.events import ChannelStatus, PoolStatus, StageStatus, State, Status
+from flowengine.runtime.stall import (
+    describe_stall,
+    find_dependencies,
+    is_stopped,
+    look_closer,
+    root_causes,
+)
 
 KNOWN = find_dependencies(small_graph(evaluate=4))
 
@@ -122,7 +131,7 @@ def test_stuck_code_is_found(tmp_path: Path) -> None:
     assert "with samples 12 in hand" in told.splitlines()[1]
     assert re.search(r"model\[0\] is starved .* waiting for packs, that is for packer", told)
     kept = (tmp_path / "stall.txt").read_text()
-    assert re.search(r"source:\n(.*\n)+.*test_stall.py\", line \d+ in read", kept)
+    assert re.search(r"source:\n(.*\n)+.*(test_stall.py\", line \d+ in read|read \(.*stall)", kept)
     assert not (tmp_path / "stacks").exists()
 
 
@@ -181,3 +190,63 @@ def explain_until(run_dir: Path, cause: str) -> dict[str, Any]:
                 return found
         time.sleep(0.1)
     raise AssertionError(told)
+
+
+def test_a_stopped_process_is_the_cause() -> None:
+    """Whatever a worker last said of itself, one whose process is stopped is named first."""
+    sleeper = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        os.kill(sleeper.pid, signal.SIGSTOP)
+        while not is_stopped(sleeper.pid):
+            os.sched_yield()
+        waiting = replace(stage("model", "starved", "packs"), pid=sleeper.pid)
+        now = look_closer(status(stage("source", "busy"), waiting), KNOWN)
+    finally:
+        sleeper.kill()
+        sleeper.communicate()
+    assert [cause.stage for cause in root_causes(now, KNOWN)] == ["model"]
+    told = describe_stall(now, KNOWN)
+    assert told.startswith("everybody waits for model[0]:\n  model[0] is stopped for 21 s")
+
+
+def test_who_has_nothing_to_do_is_idle() -> None:
+    """A stage whose producers have ended waits for nobody, and is no cause."""
+    now = look_closer(
+        status(
+            stage("source", "done"),
+            stage("encoder", "blocked", "the other stages' gradients"),
+            stage("packer", "done"),
+            stage("model", "done"),
+            stage("accuracy", "starved", "rows from model"),
+        ),
+        KNOWN,
+    )
+    assert [cause.stage for cause in root_causes(now, KNOWN)] == ["encoder"]
+    assert "accuracy[0] is idle for 21 s: all that it reads has ended" in describe_stall(now, KNOWN)
+
+
+def test_who_holds_credits_and_room_is_told() -> None:
+    """With how much of how much, in rows and bytes."""
+    channel = ChannelStatus("source", "encoder", "samples", 64, 64, 2**20, 2**22)
+    now = Status(
+        31.0,
+        (
+            stage("source", "blocked", "credits of 'encoder'"),
+            stage("encoder", "blocked", "room in the pool"),
+            stage("model", "busy"),
+        ),
+        PoolStatus(15 * 2**20, 2**24, 2**24),
+        (channel,),
+    )
+    told = describe_stall(now, KNOWN)
+    assert "that is for encoder; encoder holds 64 of 64 rows, 1 MiB of 4 MiB" in told
+    assert "waiting for room in the pool, that is for " in told
+    assert "15 MiB of the pool's 16 MiB are in use" in told
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_a_planted_stall_is_explained(seed: int) -> None:
+    """Wherever a worker gets stuck, the run is given up in time, and that worker is blamed."""
+    snag, _, wrong = judge(seed)
+    assert wrong == [], snag

@@ -1,0 +1,1 @@
+"""The Ray runtime: stages as actors on the nodes of a cluster. Needs flowengine[ray]."""

@@ -1,0 +1,5 @@
+"""python -m flowengine.testing.simulator"""
+
+from flowengine.testing.simulator.main import main
+
+main()
