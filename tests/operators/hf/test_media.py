@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from fakes_data import Image, picture, tokenizers
-from fakes_pretrained import IMAGE, VIDEO, make_checkpoint, pretrained_graph, transformers
+from fakes_pretrained import IMAGE, VIDEO, make_checkpoint, pretrained_graph
 
 from flowengine.api import SampleError
 from flowengine.operators.hf import PretrainedPictures, PretrainedVision
@@ -80,11 +81,8 @@ def test_tiles_are_those_of_the_processor(kind: str, size: tuple[int, int], tmp_
     source = conversations(path, {"images": [blob], "conversations": talk("<image>What?")})
     sample, lengths = source.read(0), source.lengths(0)
     assert lengths.tokens == len(sample.tokens)
-    family: Any = (
-        transformers.models.idefics3 if kind == "idefics3" else transformers.models.smolvlm
-    )
     name = "Idefics3ImageProcessorPil" if kind == "idefics3" else "SmolVLMImageProcessorPil"
-    module: Any = __import__(f"{family.__name__}.image_processing_pil_{kind}", fromlist=[name])
+    module: Any = importlib.import_module(f"transformers.models.{kind}.image_processing_pil_{kind}")
     made = getattr(module, name)(**SPLIT)(
         Image.open(io.BytesIO(blob)).convert("RGB"), return_row_col_info=True
     )
@@ -93,7 +91,7 @@ def test_tiles_are_those_of_the_processor(kind: str, size: tuple[int, int], tmp_
     batch = PretrainedVision(checkpoint=path).batch([item])
     torch.testing.assert_close(batch, pixels, rtol=0, atol=1e-6)
     rows, columns = made["rows"][0][0], made["cols"][0][0]
-    processing: Any = __import__(f"{family.__name__}.processing_{kind}", fromlist=["x"])
+    processing: Any = importlib.import_module("transformers.models.smolvlm.processing_smolvlm")
     prompt = processing.get_image_prompt_string(
         rows,
         columns,
