@@ -103,7 +103,7 @@ def main(quick: bool, json_file: Path | None, check: bool) -> None:
     from flowengine.runtime.cluster.connect import connected
 
     sizes = dict(list(SIZES.items())[:2]) if quick else SIZES
-    with connected(None):
+    with connected(None, num_cpus=8):
         rounds = [
             {(name, way): run(size) for name, size in sizes.items() for way, run in WAYS.items()}
             for _ in range(1 if quick else 2)

@@ -16,6 +16,7 @@ from flowengine.runtime.inline import InlineRun
 from flowengine.runtime.recovery import Recovery
 from flowengine.runtime.round import num_steps
 from flowengine.runtime.start import BEGINNING, Start, start_behind_newest
+from flowengine.runtime.topology import Topology
 
 if TYPE_CHECKING:
     from flowengine.runtime.local import LocalRun
@@ -57,7 +58,7 @@ def execute(
         recovery = Recovery(
             start, newest=lambda: start_behind_newest(graph, run_dir), max_restarts=max_restarts
         )
-        with _reached(runtime, address):
+        with _reached(graph, runtime, address):
             run = _runner(runtime, graph, run_dir, observe, began, stall_s, profile)
             _run_on(run, recovery, start, observe, began)
     except InterruptedRunError:
@@ -67,13 +68,13 @@ def execute(
         raise
 
 
-def _reached(runtime: Runtime, address: str | None) -> AbstractContextManager[None]:
+def _reached(graph: Graph, runtime: Runtime, address: str | None) -> AbstractContextManager[None]:
     """Within, the cluster is there, if the runtime needs one."""
     if runtime != "ray":
         return nullcontext()
-    from flowengine.runtime.cluster.connect import connected
+    from flowengine.runtime.cluster.connect import connected, cpus_of
 
-    return connected(address)
+    return connected(address, num_cpus=sum(map(cpus_of, Topology(graph).workers)))
 
 
 def _runner(

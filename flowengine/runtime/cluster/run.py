@@ -23,11 +23,12 @@ from flowengine.errors import GraphError, OutOfBudgetError, WorkerLostError
 from flowengine.runtime.board import Notes
 from flowengine.runtime.boot import pickle_graph
 from flowengine.runtime.cluster.actor import ActorBoot, StageActor
+from flowengine.runtime.cluster.connect import cpus_of
 from flowengine.runtime.death import told_error
 from flowengine.runtime.events import Status
 from flowengine.runtime.local import TICK_S, LocalRun
 from flowengine.runtime.mesh import LOOPBACK
-from flowengine.runtime.threads import computes, threads_of
+from flowengine.runtime.threads import threads_of
 from flowengine.runtime.topology import COORDINATOR, WorkerSpec
 
 PLACE_S = 60.0
@@ -76,7 +77,7 @@ class RayRun(LocalRun):
                 interface=interface,
             )
             options = actor.options(
-                num_cpus=_cpus(worker),
+                num_cpus=cpus_of(worker),
                 max_restarts=0,
                 max_task_retries=0,
                 max_concurrency=len(self._topology.workers) + 4,
@@ -86,9 +87,8 @@ class RayRun(LocalRun):
             )
             self._actors[worker.index] = options.remote(boot)
         answers = [self._actors[w.index].meet.remote(self._actors) for w in self._workers]
-        for worker, met in zip(self._workers, ray.get(answers, timeout=PLACE_S), strict=True):
-            self.nodes[worker.label], self._there[worker.index] = met
-            self._poll(worker)
+        for worker, answer in zip(self._workers, answers, strict=True):
+            self._meet(worker, answer)
 
     @property
     def _workers(self) -> list[WorkerSpec]:
@@ -102,7 +102,7 @@ class RayRun(LocalRun):
         return replace(seen, stages=stages)
 
     def _place(self) -> None:
-        bundles = [{"CPU": _cpus(worker)} for worker in self._workers]
+        bundles = [{"CPU": cpus_of(worker)} for worker in self._workers]
         self._group = placement_group(bundles, strategy="SPREAD")
         if not self._group.wait(PLACE_S):
             wanted = sum(bundle["CPU"] for bundle in bundles)
@@ -112,6 +112,19 @@ class RayRun(LocalRun):
                 f"found no place in {PLACE_S:.0f} s; the cluster has {have:g}. Add nodes, or use "
                 "fewer replicas="
             )
+
+    def _meet(self, worker: WorkerSpec, answer: Any) -> None:
+        try:
+            met = ray.get(answer, timeout=PLACE_S)
+        except ray.exceptions.GetTimeoutError:
+            raise OutOfBudgetError(
+                f"stage '{worker.label}' ({worker.stage.line}): its actor did not start within "
+                f"{PLACE_S:.0f} s; look at the cluster's nodes with `ray status`"
+            ) from None
+        except ray.exceptions.RayActorError as error:
+            raise self._describe_loss(worker, error) from None
+        self.nodes[worker.label], self._there[worker.index] = met
+        self._poll(worker)
 
     def _poll(self, worker: WorkerSpec) -> None:
         self._polls[self._actors[worker.index].poll.remote()] = worker
@@ -183,7 +196,3 @@ class _Said:
 
     def read(self, worker: int) -> Notes:
         return self._notes[worker]
-
-
-def _cpus(worker: WorkerSpec) -> float:
-    return 1.0 if computes(worker) else 0.25
