@@ -13,6 +13,7 @@ from typing import Any
 
 from flowengine.graph import Graph, check
 from flowengine.observe.page import write_page
+from flowengine.observe.rates import Peak
 from flowengine.observe.record import Recorder
 from flowengine.runtime import Runtime, execute
 from flowengine.runtime.events import Event, Observer
@@ -34,6 +35,7 @@ def run(
     max_restarts: int = MAX_RESTARTS,
     stall_s: float = STALL_S,
     torch_profiler: Sequence[range] = (),
+    peak: Peak | None = None,
     predicted: Mapping[str, Any] | None = None,
     observers: Sequence[Observer] = (),
 ) -> dict[str, Any]:
@@ -47,6 +49,8 @@ def run(
     stall_s: after so many seconds in which nobody is at work the run is given up (local runtime).
     torch_profiler: the steps in which torch's profiler notes operators and kernels, for
     `flowengine trace`.
+    peak: of all devices together, for the MFU (flowengine.observe.rates); None does not count
+    operations.
     predicted: what the plan expects that the graph was given; the report puts it beside what is
     measured.
     observers: called with every event of the run (flowengine.runtime.events).
@@ -56,11 +60,14 @@ def run(
     """
     check(graph)
     start = start_behind(graph, resume) if resume is not None else BEGINNING
+    graph.counts_flops = peak is not None
     run_dir = make_run_dir(graph, run_dir)
     with (
         naming_shortages(f"run '{graph.name}' in {run_dir}"),
         _paged(run_dir),
-        Recorder(graph, run_dir=run_dir, command=sys.argv, predicted=predicted) as recorder,
+        Recorder(
+            graph, run_dir=run_dir, command=sys.argv, peak=peak, predicted=predicted
+        ) as recorder,
     ):
         listeners: list[Observer] = [recorder, *observers]
 

@@ -5,6 +5,8 @@ Rules.
   with every row it sends, and sends no row it has no credits for.
 - The inlet gives credits back when its stage is done with a row, never when the row merely arrived:
   rows that wait in a stage are in the channel's bound.
+- A reader that takes whole packs gives no credit back before it has all of a pack. So a row is
+  stuck when the channel is full of rows of its own pack.
 - Rows, and the opening and closing of rounds, arrive in the order in which they were sent.
 """
 
@@ -21,16 +23,26 @@ Post = Callable[[int, Message], None]
 
 
 class Outlet:
-    """The producer's end of the channel `channel` to the worker `consumer`."""
+    """The producer's end of the channel `channel` to the worker `consumer`. keeps_packs: whether it
+    takes whole packs."""
 
     def __init__(
-        self, channel: int, consumer: int, *, items: int, num_bytes: int, post: Post
+        self,
+        channel: int,
+        consumer: int,
+        *,
+        items: int,
+        num_bytes: int,
+        post: Post,
+        keeps_packs: bool = False,
     ) -> None:
         self.channel = channel
         self.consumer = consumer
         self.bound_items, self.bound_bytes = items, num_bytes
         self.items, self.num_bytes = items, num_bytes
         self._post = post
+        self._keeps_packs = keeps_packs
+        self._out: deque[tuple[int, int]] = deque()
 
     def has_room(self, items: int, num_bytes: int) -> bool:
         """Whether the credits for so much are there."""
@@ -40,12 +52,18 @@ class Outlet:
         """Whether so much at once is within the channel's bound at all."""
         return items <= self.bound_items and num_bytes <= self.bound_bytes
 
+    def is_stuck(self, number: int, pack: int) -> bool:
+        """Whether no credit will come back before another row of this round's pack is sent."""
+        return pack >= 0 and bool(self._out) and all(out == (number, pack) for out in self._out)
+
     def send(self, rows: Sequence[Row]) -> None:
         """Spends the credits of these rows and sends them."""
         self.items -= len(rows)
         self.num_bytes -= sum(row.size for row in rows)
         assert self.items >= 0, f"channel {self.channel}: more items sent than credits"
         assert self.num_bytes >= 0, f"channel {self.channel}: more bytes sent than credits"
+        if self._keeps_packs:
+            self._out.extend((row.number, row.pack) for row in rows)
         self._post(self.consumer, (Kind.ROWS, self.channel, [list(row) for row in rows]))
 
     def open(self, fields: list[Any]) -> None:
@@ -66,6 +84,8 @@ class Outlet:
         self.num_bytes += num_bytes
         within = self.items <= self.bound_items and self.num_bytes <= self.bound_bytes
         assert within, f"channel {self.channel}: credits out of nothing"
+        for _ in range(min(items, len(self._out))):
+            self._out.popleft()
 
 
 class Inlet:

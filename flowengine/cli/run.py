@@ -22,6 +22,7 @@ from flowengine.nursery import open_nursery
 if TYPE_CHECKING:
     from flowengine.graph import Graph
     from flowengine.observe.otel import OpenTelemetry
+    from flowengine.observe.rates import Peak
     from flowengine.runtime.events import Observer
 
 Address = tuple[str, int]
@@ -39,6 +40,30 @@ def _address(_: click.Context, option: click.Parameter, text: str | None) -> Add
 
 
 NEWEST = "newest"
+MEASURE = "measure"
+
+
+def _peak(_: click.Context, option: click.Parameter, text: str | None) -> float | str | None:
+    """A number above 0, or the word that has it measured."""
+    if text is None or text == MEASURE:
+        return text
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise click.BadParameter(f"{text!r}: expected a number above 0, or 'measure'", param=option)
+    return value
+
+
+def _peak_of(graph: Graph, asked: float | str | None) -> Peak | None:
+    from flowengine.observe.rates import Peak, measure_peak
+
+    if asked is None:
+        return None
+    return measure_peak(graph.dtype) if isinstance(asked, str) else Peak(asked, "stated")
+
+
 MOST_PROFILED = 50
 
 
@@ -116,6 +141,14 @@ MOST_PROFILED = 50
 @click.option(
     "--tensorboard", is_flag=True, help="Write TensorBoard events into the run directory."
 )
+@click.option("--wandb", is_flag=True, help="Log to Weights & Biases; WANDB_MODE=offline keeps it.")
+@click.option(
+    "--peak-flops",
+    metavar="NUMBER|measure",
+    callback=_peak,
+    help="FLOP/s at most of all devices together, such as 989e12, or measure it: operations are "
+    "counted, and the MFU is reported stage by stage.",
+)
 def run(
     target: str,
     settings: tuple[str, ...],
@@ -132,6 +165,8 @@ def run(
     quiet: bool,
     prometheus: Address | None,
     tensorboard: bool,
+    wandb: bool,
+    peak_flops: float | str | None,
 ) -> None:
     """Train the graph that build() in GRAPH.py returns.
 
@@ -157,9 +192,17 @@ def run(
         run_dir = launch.make_run_dir(graph, run_dir)
     except OSError as error:
         raise click.BadParameter(str(error), param_hint="--run-dir") from None
+    peak = _peak_of(graph, peak_flops)
     with (
         _telling_replay(target, settings, run_dir),
-        _exported(run_dir, prometheus=prometheus, tensorboard=tensorboard) as exporters,
+        _exported(
+            graph,
+            run_dir,
+            prometheus=prometheus,
+            tensorboard=tensorboard,
+            wandb=wandb,
+            peak=peak,
+        ) as exporters,
         _shown(run_dir, as_json=as_json, quiet=quiet) as observers,
     ):
         launch.run(
@@ -171,6 +214,7 @@ def run(
             max_restarts=max_restarts,
             stall_s=stall_s,
             torch_profiler=torch_profiler,
+            peak=peak,
             predicted=predicted,
             observers=[*observers, *exporters],
         )
@@ -226,7 +270,13 @@ def _telling_replay(target: str, settings: tuple[str, ...], run_dir: Path) -> It
 
 @contextmanager
 def _exported(
-    run_dir: Path, *, prometheus: Address | None, tensorboard: bool
+    graph: Graph,
+    run_dir: Path,
+    *,
+    prometheus: Address | None,
+    tensorboard: bool,
+    wandb: bool,
+    peak: Peak | None,
 ) -> Iterator[list[Observer]]:
     """The observers that tell other programs of the run; closed afterwards."""
     with ExitStack() as closing:
@@ -240,9 +290,16 @@ def _exported(
         if tensorboard:
             from flowengine.observe.tensorboard import TensorBoard
 
-            writer = TensorBoard(run_dir / "tensorboard")
+            writer = TensorBoard(run_dir / "tensorboard", peak=peak)
             closing.callback(writer.close)
             found.append(writer)
+        if wandb:
+            from flowengine.observe.report import describe_graph
+            from flowengine.observe.weights_and_biases import WeightsAndBiases
+
+            curves = WeightsAndBiases(run_dir, config=describe_graph(graph), peak=peak)
+            closing.callback(curves.close)
+            found.append(curves)
         from flowengine.observe.otel import OpenTelemetry, wanted_signals
 
         if signals := wanted_signals():

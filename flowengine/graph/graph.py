@@ -83,6 +83,7 @@ class Graph:
         self.evaluations: list[EvaluationSpec] = []
         self.checkpoints: CheckpointSpec | None = None
         self.file: Path | None = None
+        self.counts_flops = False
 
     def add(
         self,

@@ -1,7 +1,8 @@
 """Events as JSON objects, one line each: what metrics.jsonl and `--json` hold.
 
     {"event": "run_started", "graph", "runtime", "run_dir", "steps", "stages"}
-    {"event": "step", ...}          the fields of StepDone
+    {"event": "step", ...}          the fields of StepDone; in metrics.jsonl also "rates":
+                                    those of flowengine.observe.rates.Rates
     {"event": "report", ...}        the fields of Reported; evaluations come this way
     {"event": "checkpoint", "step", "wall_s", "path"}
     {"event": "restarted", "step", "wall_s", "restarts", "reason"}     later lines hold again what
@@ -22,6 +23,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from flowengine.runtime.events import (
@@ -51,13 +53,14 @@ EVENT_NAMES: dict[type[Any], str] = {
 """The events that are kept, by their names in JSON."""
 
 
-def event_json(event: Event) -> str | None:
-    """The event as one line of JSON without its newline; None for events that are not kept."""
+def event_json(event: Event, *, more: Mapping[str, Any] = MappingProxyType({})) -> str | None:
+    """The event, and what `more` is known of it, as one line of JSON without its newline; None for
+    events that are not kept."""
     name = EVENT_NAMES.get(type(event))
     if name is None:
         return None
     values = {field.name: getattr(event, field.name) for field in fields(event)}
-    return dump_json({"event": name, **values})
+    return dump_json({"event": name, **values, **more})
 
 
 def parse_event(record: Mapping[str, Any]) -> Event | None:

@@ -26,6 +26,7 @@ from typing import Any, TextIO
 from flowengine.checkpoint.disk import write_synced
 from flowengine.graph import Graph
 from flowengine.observe.event_json import dump_json, event_json
+from flowengine.observe.rates import Peak, RateMeter
 from flowengine.observe.report import describe_config, make_report
 from flowengine.observe.sketch import sketch_graph
 from flowengine.observe.status_file import StatusFile
@@ -57,6 +58,7 @@ class Recorder:
         *,
         run_dir: Path,
         command: Sequence[str],
+        peak: Peak | None = None,
         predicted: Mapping[str, Any] | None = None,
     ) -> None:
         """predicted: what the plan expects that the run follows; the report holds it against it."""
@@ -66,6 +68,7 @@ class Recorder:
         self._run_dir = run_dir
         self._config = describe_config(graph, command=command)
         self._tally = Tally()
+        self._peak, self._meter = peak, RateMeter(peak)
         self._metrics: TextIO | None = (run_dir / "metrics.jsonl").open("w", encoding="utf-8")
         self._catalogue = TableFile(run_dir / "catalogue.parquet", SCHEMA)
         self._spans = TableFile(run_dir / "spans.parquet", SPANS)
@@ -81,7 +84,8 @@ class Recorder:
 
     def __call__(self, event: Event) -> None:
         self._tally.add(event)
-        line = event_json(event)
+        rates = self._meter.add(event)
+        line = event_json(event, more={} if rates is None else {"rates": asdict(rates)})
         if line is not None and self._metrics is not None:
             self._metrics.write(line + "\n")
             self._metrics.flush()
@@ -122,6 +126,7 @@ class Recorder:
             graph=self._graph,
             config=self._config,
             run_dir=self._run_dir,
+            peak=self._peak,
             predicted=self._predicted,
         )
         write_synced(self._run_dir / "report.json", dump_json(self.report, indent=2) + "\n")

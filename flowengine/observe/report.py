@@ -12,6 +12,10 @@
     wall_s            of the whole run; start_s: until the first stage could begin to work
     samples_per_s     over the steps after the first, evaluations in between included
     tokens_per_s      the same for tokens, media placeholders included
+    media             by modality: items encoded (pictures, clips, ...) and per_s, as above
+    mfu               over the steps after the first: peak_flops_per_s, peak_origin, total; by stage
+                      flops, share of all, mfu, busy_s (flowengine.observe.rates has the formula);
+                      stages is empty unless operations were counted (--peak-flops)
     prediction        of the plan that the run followed: step_s, samples_per_s, bottleneck, mfu;
                       measured_step_s: over the steps after the third, evaluations in between
                       included; error: predicted over measured, less 1. null without a plan
@@ -20,7 +24,8 @@
     stages            by name: busy_s, blocked_s, starved_s, causes, summed over its replicas; and
                       replicas: the same one by one
     pool              peak_bytes, capacity_bytes, disk_peak_bytes, disk_capacity_bytes, packs,
-                      mean_pack_fill (tokens over room)
+                      mean_pack_fill (tokens over room), mean_padding (what of the room stayed
+                      empty; it is not computed)
     deferred          samples that were left to the next step, counted once each
     cost              of packs, as measured: fits, how many there were; last, the fields of the
                       last (linear, quadratic, constant in seconds; residual as a part of the mean
@@ -54,6 +59,7 @@ from flowengine.api import Objective
 from flowengine.graph import Graph
 from flowengine.graph.kind import describe_operator, kind_of
 from flowengine.graph.shape_rules import ancestors
+from flowengine.observe.rates import Peak, add_items, summarise
 from flowengine.observe.tally import Tally
 from flowengine.runtime.events import StageStatus
 
@@ -67,6 +73,7 @@ def make_report(
     graph: Graph,
     config: dict[str, Any],
     run_dir: Path,
+    peak: Peak | None = None,
     predicted: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The report of a run that is over; the module's docstring is its schema. predicted: by the
@@ -74,6 +81,9 @@ def make_report(
     steps, done, started = tally.steps, tally.done, tally.started
     packs = sum(step.packs for step in steps)
     pool = tally.status.pool if tally.status else None
+    fill = sum(s.fill * s.packs for s in steps) / packs if packs else None
+    steady = [e for e in tally.efforts if steps and e.step > steps[0].step]
+    elapsed_s = steps[-1].wall_s - steps[0].wall_s if steps else 0.0
     return {
         "status": "failed" if done is None else "interrupted" if done.interrupted else "done",
         "error": tally.error,
@@ -91,6 +101,16 @@ def make_report(
         "start_s": done.start_s if done else None,
         "samples_per_s": tally.samples_per_s,
         "tokens_per_s": tally.tokens_per_s,
+        "media": {
+            name: {"items": count, "per_s": _per_s(add_items(steady).get(name, 0), elapsed_s)}
+            for name, count in add_items(tally.efforts).items()
+        },
+        "mfu": summarise(
+            steady,
+            busy_s={name: times["busy_s"] for name, times in _stage_times(tally).items()},
+            elapsed_s=elapsed_s,
+            peak=peak,
+        ),
         "prediction": _prediction(tally, predicted) if predicted is not None else None,
         "losses": [step.loss for step in steps],
         "staleness": [max(step.staleness.values(), default=0) for step in steps],
@@ -101,7 +121,8 @@ def make_report(
             "disk_peak_bytes": pool.disk_peak_bytes if pool else None,
             "disk_capacity_bytes": pool.disk_capacity_bytes if pool else None,
             "packs": packs,
-            "mean_pack_fill": sum(s.fill * s.packs for s in steps) / packs if packs else None,
+            "mean_pack_fill": fill,
+            "mean_padding": None if fill is None else 1 - fill,
         },
         "deferred": sum(step.deferred for step in steps),
         "cost": {
@@ -124,6 +145,10 @@ def make_report(
             for each in tally.checkpoints
         ],
     }
+
+
+def _per_s(count: int, elapsed_s: float) -> float | None:
+    return count / elapsed_s if elapsed_s > 0 else None
 
 
 def _prediction(tally: Tally, predicted: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from flowengine.runtime.events import (
     CheckpointDone,
     CostDrifted,
     CostFitted,
+    Effort,
     Event,
     LeftOut,
     Reported,
@@ -37,6 +38,7 @@ class Tally:
     def __init__(self) -> None:
         self.started: RunStarted | None = None
         self.steps: list[StepDone] = []
+        self.efforts: list[Effort] = []
         self.reports: list[Reported] = []
         self.results: dict[str, dict[str, Any]] = {}
         self.status: Status | None = None
@@ -61,6 +63,8 @@ class Tally:
                 self.started = event
             case StepDone():
                 self._add_step(event)
+            case Effort():
+                self.efforts.append(event)
             case Reported():
                 self.reports.append(event)
                 self.results.setdefault(event.stage, {})[event.name] = event.value
@@ -88,6 +92,7 @@ class Tally:
         """Forgets what is trained again."""
         self.restarts.append(event)
         steps = [step for step in self.steps if step.step < event.step]
+        self.efforts = [effort for effort in self.efforts if effort.step < event.step]
         self.reports = [report for report in self.reports if report.step < event.step]
         self.steps, self.samples, self.tokens = [], 0, 0
         self._weighted_loss = self._weight = 0.0

@@ -23,6 +23,7 @@ from flowengine.errors import RunError
 from flowengine.runtime.cost_watch import CostWatch
 from flowengine.runtime.events import (
     CatalogueRows,
+    Effort,
     LeftOut,
     Observer,
     PackRows,
@@ -136,6 +137,10 @@ class Coordinator:
     def _on_encoded(self, step: int, stage: str, lag: int) -> None:
         self._steps[step].lags[stage].append(lag)
         self._report()
+
+    def _on_effort(self, step: int, worker: int, modality: str, items: int, flops: int) -> None:
+        spec = self._topology.workers[worker]
+        self._observe(Effort(spec.stage.name, spec.replica, step, modality, items, flops))
 
     def _on_stepped(self, step: int, stage: str, rate: float) -> None:
         self._steps[step].rates[stage] = rate

@@ -67,6 +67,7 @@ class Emission:
                     f"{outlet.bound_bytes} bytes; raise its credits=Credits(items=, size=)"
                 )
             if not outlet.has_room(len(rows), size):
+                self._refuse_stuck(outlet, reader, rows[0][0])
                 return f"credits of '{reader}'"
         if self.tensors and self.span is None:
             size = sum(align(tensor.nbytes) for tensor in self.tensors)
@@ -75,6 +76,15 @@ class Emission:
                 return "room in the pool"
         self._send(pool, now)
         return None
+
+    def _refuse_stuck(self, outlet: Outlet, reader: str, header: Header) -> None:
+        if outlet.is_stuck(header.round.number, header.pack):
+            raise RunError(
+                f"stage '{self.site.worker.stage.name}': pack {header.pack} has more rows than "
+                f"the channel to '{reader}' holds, {outlet.bound_items} rows and "
+                f"{outlet.bound_bytes} bytes, and '{reader}' takes whole packs; raise its "
+                "credits=Credits(items=, size=)"
+            )
 
     def _send(self, pool: Holdings, now: float) -> None:
         payloads: list[Payload] = []

@@ -23,6 +23,7 @@ from flowengine.channel import ROW_BYTES, Inlet, Row
 from flowengine.errors import RunError
 from flowengine.pool import Span
 from flowengine.runtime.encoded import Encoded, Flight, count_features, feature_rows
+from flowengine.runtime.flops import Efforts
 from flowengine.runtime.muster import Order
 from flowengine.runtime.round import Round
 from flowengine.runtime.site import Site
@@ -57,6 +58,7 @@ class EncoderStage(Stage):
         self.filled: tuple[bool, ...] = ()
         self._open_steps: deque[int] = deque()
         self._lag = 0
+        self.efforts = Efforts(site, modality=self.encoder.modality)
 
     @abstractmethod
     def fly(self, round_: Round, version: int, rows: list[Row]) -> Flight | None:
@@ -121,6 +123,7 @@ class EncoderStage(Stage):
         else:
             step = self._open_steps.popleft()
             self.work_now = Work("optimizer", step)
+            self.efforts.tell(step)
             self.trainer.finish_step(step)
         return True
 
@@ -259,6 +262,8 @@ class EncoderStage(Stage):
             if self.site.worker.leads:
                 self.site.notify("encoded", round_.step, self.spec.name, self._lag)
             self._lag = 0
+        elif not round_.held_out:
+            self.efforts.tell(round_.step)
         self.encoder.flush()
         self._next = self.site.worker.way
         return self.close_round()

@@ -53,6 +53,23 @@ class StepDone:
 
 
 @dataclass(frozen=True)
+class Effort:
+    """What one stage replica computed for a training step; of a trained stage it comes before the
+    step's StepDone.
+
+    modality: of an encoder, else "". items: media of it that were encoded. flops: operations of the
+    forward and the backward (flowengine.runtime.flops); 0 where they are not counted.
+    """
+
+    stage: str
+    replica: int
+    step: int
+    modality: str
+    items: int
+    flops: int
+
+
+@dataclass(frozen=True)
 class Reported:
     """An operator called `context.report`; step: training steps done before it."""
 
@@ -230,6 +247,7 @@ Rows = CatalogueRows | SpanRows | PackRows
 Event = (
     RunStarted
     | StepDone
+    | Effort
     | Reported
     | Rows
     | Status

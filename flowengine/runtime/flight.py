@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,19 +14,22 @@ from flowengine.api import Encoder
 from flowengine.errors import RunError
 from flowengine.graph.description import StageSpec
 from flowengine.runtime.encoded import Flight
+from flowengine.runtime.flops import Efforts
 from flowengine.runtime.stage import Stage
 
 
 @dataclass
 class TensorFlight(Flight):
     """outputs: features [N, ...]; with their autograd graph where activations are stashed, dropped
-    after sending where they are recomputed from `batch` with the same `module` and `seed`."""
+    after sending where they are recomputed from `batch` with the same `module` and `seed`.
+    efforts: where its operations are counted, if they are."""
 
     seed: int
     module: nn.Module
     shape: tuple[int, ...]
     outputs: Tensor | None
     batch: Any = None
+    efforts: Efforts | None = None
 
     def settle(self) -> None:
         """The features have been written to the pool, or are a copy that nobody reads."""
@@ -42,13 +46,16 @@ def fly(
     seed: int,
     learns: bool,
     dtype: torch.dtype,
+    efforts: Efforts | None = None,
 ) -> TensorFlight:
-    """The forward of an encoder on these samples' media."""
+    """The forward of an encoder on these samples' media. efforts: where it is counted, if it is."""
     encoder: Encoder[Any, Any] = stage.what  # type: ignore[assignment]
     stashes = learns and stage.activations == "stash"
     batch = encoder.batch(media)
     module.train(learns)
-    outputs = _forward(encoder, module, batch, seed=seed, with_graph=stashes)
+    recomputes = learns and not stashes
+    with _counting(None if recomputes else efforts, step, learns=learns):
+        outputs = _forward(encoder, module, batch, seed=seed, with_graph=stashes)
     wanted = tuple(encoder.feature_shape())
     if tuple(outputs.shape[1:]) != wanted or outputs.dtype != dtype:
         raise RunError(
@@ -64,7 +71,8 @@ def fly(
         module=module,
         shape=tuple(outputs.shape),
         outputs=outputs,
-        batch=batch if learns and not stashes else None,
+        batch=batch if recomputes else None,
+        efforts=efforts,
     )
 
 
@@ -74,7 +82,10 @@ def land(stage: StageSpec, flight: TensorFlight, gradient: Tensor) -> None:
     outputs = flight.outputs
     if outputs is None:
         flight.module.train()
-        outputs = _forward(encoder, flight.module, flight.batch, seed=flight.seed, with_graph=True)
+        with _counting(flight.efforts, flight.step, learns=True):
+            outputs = _forward(
+                encoder, flight.module, flight.batch, seed=flight.seed, with_graph=True
+            )
     torch.autograd.backward(outputs, gradient)
 
 
@@ -88,6 +99,10 @@ def find_bad_sample(
         if items:
             encoder.batch(items)
     stage.take_in_hand(tuple(media), stage.work_now)
+
+
+def _counting(efforts: Efforts | None, step: int, *, learns: bool) -> AbstractContextManager[None]:
+    return nullcontext() if efforts is None else efforts.counting(step, learns=learns)
 
 
 def _forward(

@@ -21,6 +21,7 @@ from flowengine.channel import Kind, Row
 from flowengine.errors import RunError
 from flowengine.pool import Payload
 from flowengine.runtime.emission import Emission, Header, prepare
+from flowengine.runtime.flops import Efforts
 from flowengine.runtime.round import Round
 from flowengine.runtime.site import Site, packs_ready
 from flowengine.runtime.spans import Work
@@ -46,6 +47,7 @@ class ObjectiveStage(Stage):
         self.objective: Objective[Any] = self.spec.what
         self.returns = site.topology.feedback_modalities()
         self._losses: list[tuple[int, float, int]] = []
+        self.efforts = Efforts(site)
         self._times: list[tuple[list[int], float]] = []
         self._is_warm = False
         self._packs_ready = any(packs_ready(stage) for stage in site.graph.stages)
@@ -189,6 +191,7 @@ class ObjectiveStage(Stage):
             if self.site.worker.leads:
                 self.site.notify("losses", round_.step, self.site.worker.way, self._losses)
             self._losses = []
+            self.efforts.tell(round_.step)
             if self._times:
                 self.site.notify("times_of", round_.step, self._times)
             self._times = []

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowengine.api import Context, Packer
+from flowengine.api import Context, Encoder, Packer
 from flowengine.api.context import Reported
 from flowengine.channel import Inlet, Kind, Outlet, Post
 from flowengine.checkpoint import PartStore
@@ -129,6 +129,7 @@ def make_site(
                 items=reader.credits.items,
                 num_bytes=reader.credits.num_bytes,
                 post=post,
+                keeps_packs=_keeps_packs(reader),
             )
             edge = edges.setdefault(
                 (channel.output, reader.name, channel.port),
@@ -161,6 +162,11 @@ def make_site(
         muster=_make_muster(topology, worker, post),
         parts=parts,
     )
+
+
+def _keeps_packs(reader: StageSpec) -> bool:
+    what = reader.what
+    return isinstance(what, Encoder) or (isinstance(what, Packer) and what.when == "planned")
 
 
 def _make_muster(topology: Topology, worker: WorkerSpec, post: Post) -> Muster:

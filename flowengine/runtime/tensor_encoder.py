@@ -35,6 +35,9 @@ class TensorEncoder(EncoderStage):
         if not any(self.filled):
             return None
         items = [item for each in media.values() for item in each]
+        owns = self.filled[self.site.worker.rank]
+        if not round_.held_out:
+            self.efforts.add_items(round_.step, len(items))
         if self.site.mesh is not None:
             items = self.site.mesh.share_out(items, self.filled)
         try:
@@ -46,11 +49,12 @@ class TensorEncoder(EncoderStage):
                 seed=self.site.seed("forward", round_.number, self._next),
                 learns=self.trainer.trains and not round_.held_out,
                 dtype=self.trainer.dtype,
+                efforts=self.efforts if owns and not round_.held_out else None,
             )
         except SampleError:
             find_bad_sample(self.encoder, media, stage=self)
             raise
-        if not self.filled[self.site.worker.rank]:
+        if not owns:
             flight.settle()
         return flight
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
@@ -36,7 +37,9 @@ class TensorObjective(ObjectiveStage):
         pack = self._take_pack(row, features, learns=True)
         torch.manual_seed(self.site.seed("forward", round_.number, self.next_pack))
         self.trainer.module.train(self.trainer.trains)
-        loss = self.objective.loss(self.trainer.module, pack)
+        owns = row is not None
+        with self.efforts.counting(round_.step, learns=True) if owns else nullcontext():
+            loss = self.objective.loss(self.trainer.module, pack)
         if loss.ndim != 0:
             raise RunError(
                 f"{self.spec}: loss has shape {tuple(loss.shape)}, expected a scalar sum"

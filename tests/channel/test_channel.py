@@ -133,3 +133,21 @@ def test_rounds_travel_in_band() -> None:
     wire.outlet.end(early=False)
     kinds = [message[0] for _, message in wire.mail]
     assert kinds == [Kind.OPEN, Kind.ROWS, Kind.CLOSE, Kind.END]
+
+
+def test_a_row_is_stuck_behind_its_own_pack() -> None:
+    """Where the reader takes whole packs, a channel full of one pack's rows never has room for
+    another row of it; it will have for other packs' rows."""
+    wire: list[Message] = []
+    outlet = Outlet(
+        0, 1, items=2, num_bytes=999, post=lambda _, m: wire.append(m), keeps_packs=True
+    )
+    outlet.send([row(0)._replace(pack=3)])
+    outlet.send([row(0)._replace(pack=4)])
+    assert not outlet.is_stuck(0, 4)
+    outlet.on_credit(1, row(0).size)
+    assert outlet.is_stuck(0, 4)
+    assert not outlet.is_stuck(0, 3)
+    assert not outlet.is_stuck(1, 4)
+    outlet.on_credit(1, row(0).size)
+    assert not outlet.is_stuck(0, 4)

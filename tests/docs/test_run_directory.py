@@ -37,7 +37,7 @@ def test_files(finished: Path) -> None:
     listed = {row[0].strip("`").rstrip("/") for row in table(TEXT.split("\n## ", 1)[0])}
     found = {path.name for path in finished.iterdir()}
     assert found - listed == set()
-    optional = {"tensorboard", "trace.json", "status.json", "checkpoints", "stall.txt"}
+    optional = {"wandb", "tensorboard", "trace.json", "status.json", "checkpoints", "stall.txt"}
     assert listed - found <= optional | {"torch-profiler"}
 
 

@@ -124,6 +124,7 @@ def test_totals_and_rates(tmp_path: Path) -> None:
         "disk_capacity_bytes": 0,
         "packs": 6,
         "mean_pack_fill": 0.75,
+        "mean_padding": 0.25,
     }
 
 
@@ -233,6 +234,7 @@ def test_close_twice(tmp_path: Path) -> None:
     assert recorder.report["error"] == "first"
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "catalogue.parquet",
+        "dead_letters.parquet",
         "metrics.jsonl",
         "occupancy.parquet",
         "packs.parquet",
