@@ -18,7 +18,7 @@ transformers: Any = pytest.importorskip("transformers", reason="needs flowengine
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
 
-VOCABULARY = 272
+VOCABULARY = 304
 IMAGE, VIDEO, START, END = 3, 4, 5, 6
 SIZES = {"hidden_size": 32, "intermediate_size": 40, "num_attention_heads": 4}
 VISION = {"hidden_size": 16, "intermediate_size": 24, "patch_size": 4}

@@ -34,15 +34,19 @@ def family_of(path: str) -> Family:
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainedPictures:
-    """A checkpoint's rule for pictures, for sources."""
+    """A checkpoint's rule for pictures and clips, for sources."""
 
     checkpoint: str
 
     @property
-    def placeholder(self) -> int:
-        """The id at whose places feature rows stand."""
-        return family_of(self.checkpoint).placeholders[0]
+    def placeholders(self) -> tuple[int, ...]:
+        """The ids at whose places feature rows stand."""
+        return family_of(self.checkpoint).placeholders
 
     def fit(self, width: int, height: int) -> Fit:
         """How a picture of this size in pixels enters the model."""
         return family_of(self.checkpoint).fit(width, height)
+
+    def fit_clip(self, width: int, height: int, frames: int) -> tuple[Fit, ...]:
+        """How a clip of so many frames, two per second, does."""
+        return family_of(self.checkpoint).fit_clip(width, height, frames)

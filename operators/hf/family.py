@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -45,6 +47,25 @@ class Family(ABC):
     @abstractmethod
     def fit(self, width: int, height: int) -> Fit:
         """How a picture of this size in pixels enters the model."""
+
+    def fit_clip(self, width: int, height: int, frames: int) -> tuple[Fit, ...]:
+        """How a clip of so many frames does; here every frame as a picture."""
+        return (self.fit(width, height),) * frames
+
+    def words(self, text: str, *, wanted_for: str) -> tuple[int, ...]:
+        """The ids of a text by the checkpoint's own tokenizer; ValueError if it has none."""
+        if self._tokenizer is None:
+            raise ValueError(
+                f"checkpoint {self.path}: has no tokenizer.json, which is needed for {wanted_for}"
+            )
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        from tokenizers import Tokenizer
+
+        file = Path(self.path) / "tokenizer.json"
+        return Tokenizer.from_file(str(file)) if file.is_file() else None
 
     @abstractmethod
     def batch(self, media: Sequence[Tensor]) -> Any:

@@ -10,7 +10,7 @@ Shape letters: P patches, N rows, C channels, T tokens.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -24,6 +24,10 @@ from flowengine.operators.sources.fit import Fit, scaled
 
 MIN_PIXELS, MAX_PIXELS = 56 * 56, 28 * 28 * 1280
 """Qwen2-VL's bounds on a picture, where preprocessor_config.json gives none."""
+
+
+FPS = 2
+"""Frames per second that clips are taken to have: what Qwen's processors sample."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,32 @@ class Qwen(Family):
         image = self.placeholders[0]
         start, end = self.config.vision_start_token_id, self.config.vision_end_token_id
         return Fit((w, h), (1, rows, columns), (start, *[image] * (rows * columns), end))
+
+    def fit_clip(self, width: int, height: int, frames: int) -> tuple[Fit, ...]:
+        """Qwen2.5-VL: one part, its frames in pairs. Qwen3-VL: every pair is a part, with its time
+        in words before it. Frames are two per second, each within a picture's bounds."""
+        one = self.fit(width, height)
+        rows, columns = one.grid[1:]
+        clip = [self.placeholders[1]] * (rows * columns)
+        start, end = one.tokens[0], one.tokens[-1]
+        span = self.config.vision_config.temporal_patch_size
+        spans = -(-frames // span)
+        if self._turns_with_time:
+            tokens = (start, *clip * spans, end)
+            return (replace(one, grid=(spans, rows, columns), tokens=tokens, frames=frames),)
+        parts = []
+        for number in range(spans):
+            first, last = number * span, min((number + 1) * span, frames) - 1
+            seconds = (first + last) / 2 / FPS
+            told = self.words(f"<{seconds:.1f} seconds>", wanted_for="times of frames")
+            count = last - first + 1
+            parts.append(replace(one, tokens=(*told, start, *clip, end), frames=count))
+        return tuple(parts)
+
+    @property
+    def _turns_with_time(self) -> bool:
+        """Whether positions follow a clip's time; else words before its frames say it."""
+        return hasattr(self.config.vision_config, "tokens_per_second")
 
     def batch(self, media: Sequence[Tensor]) -> Patches:
         parts = [self._patches(picture) for picture in media]
@@ -129,7 +159,7 @@ class Qwen(Family):
         image, video = self.placeholders
         frame = float(getattr(self.config.vision_config, "tokens_per_second", 1))
         grids = pack.grids.get("image", torch.empty(0, 3, dtype=torch.long))
-        if not hasattr(self.config.vision_config, "tokens_per_second") and (grids[:, 0] > 1).any():
+        if not self._turns_with_time and (grids[:, 0] > 1).any():
             raise ValueError(
                 f"an item has {int(grids[:, 0].max())} frames of feature rows; for this model give "
                 "each of them as an item of its own, with its time in words before it"

@@ -1,11 +1,13 @@
-"""Conversations with pictures from any data set, as samples."""
+"""Conversations with pictures and clips from any data set, as samples."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -14,9 +16,18 @@ from numpy.typing import NDArray
 
 from flowengine.api import IGNORED, Lengths, Sample, SampleError, Source
 from flowengine.operators.sources.fit import Fit, Fitting
-from flowengine.operators.sources.pictures import read_pixels, read_size
-from flowengine.operators.sources.records import Record, Records
+from flowengine.operators.sources.pictures import read_part, read_size
+from flowengine.operators.sources.records import (
+    CLIP_MARKER,
+    MARKER,
+    Blob,
+    Clip,
+    Record,
+    Records,
+)
 from flowengine.operators.sources.template import Template, encode
+
+_Part = tuple[Fit, tuple[Blob, ...]]
 
 REMEMBERED = 4096
 """Samples whose tokens are kept from `lengths` until `read`."""
@@ -24,8 +35,10 @@ REMEMBERED = 4096
 
 @dataclass(frozen=True)
 class _Encoded:
+    """parts: how all media enter the model, in the order of the text, and what of them it is."""
+
     record: Record
-    fits: tuple[Fit, ...]
+    parts: tuple[_Part, ...]
     tokens: list[int]
     labels: list[int]
 
@@ -58,29 +71,29 @@ class Conversations(Source[Sample]):
     def lengths(self, index: int) -> Lengths:
         encoded = self._encode(index)
         self._memory()[index] = encoded
-        rows = sum(fit.rows for fit in encoded.fits)
+        rows = sum(fit.rows for fit, _ in encoded.parts)
         targets = sum(label != IGNORED for label in encoded.labels)
         media = {"image": rows} if rows else {}
-        pixels = sum(fit.size[0] * fit.size[1] for fit in encoded.fits)
+        pixels = sum(fit.num_pixels for fit, _ in encoded.parts)
         return Lengths(
             tokens=len(encoded.tokens),
             targets=targets,
             media=media,
-            sizes={"images": len(encoded.fits), "image bytes": 3 * pixels},
+            sizes={"images": len(encoded.parts), "image bytes": 3 * pixels},
         )
 
     def read(self, index: int) -> Sample:
         encoded = self._memory().pop(index, None) or self._encode(index)
         pictures = []
-        for blob, fit in zip(encoded.record.pictures, encoded.fits, strict=True):
+        for fit, blobs in encoded.parts:
             with _naming(encoded.record, index):
-                pictures.append(read_pixels(blob, size=fit.size, max_pixels=self.max_pixels))
+                pictures.append(read_part(blobs, fit, max_pixels=self.max_pixels))
         return Sample(
             tokens=torch.tensor(encoded.tokens),
             labels=torch.tensor(encoded.labels),
             media={"image": tuple(pictures)} if pictures else {},
             note=dict(encoded.record.note),
-            grids={"image": torch.tensor([fit.grid for fit in encoded.fits])} if pictures else {},
+            grids={"image": torch.tensor([f.grid for f, _ in encoded.parts])} if pictures else {},
         )
 
     def place(self, index: int) -> int:
@@ -93,31 +106,47 @@ class Conversations(Source[Sample]):
     def _encode(self, index: int) -> _Encoded:
         record = self.records[self.place(index)]
         with _naming(record, index):
-            fits = tuple(self._fit(record))
+            parts = {MARKER: [self._fit(picture) for picture in record.pictures]}
+            if record.clips:
+                parts[CLIP_MARKER] = [self._fit_clip(clip) for clip in record.clips]
             tokens, labels = encode(
-                record.turns, fits, tokenizer=self.tokenizer, template=self.template
+                record.turns,
+                {mark: [[fit for fit, _ in part] for part in each] for mark, each in parts.items()},
+                tokenizer=self.tokenizer,
+                template=self.template,
             )
-            self._check(tokens, labels, fits)
-        return _Encoded(record, fits, tokens, labels)
+            ordered = tuple(_in_order(record, parts))
+            self._check(tokens, labels, [fit for fit, _ in ordered])
+        return _Encoded(record, ordered, tokens, labels)
 
-    def _fit(self, record: Record) -> Iterator[Fit]:
-        if record.pictures and self.pictures is None:
-            raise ValueError(f"it has {len(record.pictures)} pictures; give pictures=")
-        for blob in record.pictures:
-            assert self.pictures is not None
-            yield self.pictures.fit(*read_size(blob, max_pixels=self.max_pixels))
+    def _fit(self, blob: Blob) -> list[_Part]:
+        size = read_size(blob, max_pixels=self.max_pixels)
+        return [(self._rule.fit(*size), (blob,))]
 
-    def _check(self, tokens: list[int], labels: list[int], fits: tuple[Fit, ...]) -> None:
+    def _fit_clip(self, clip: Clip) -> list[_Part]:
+        size = read_size(clip.frames[0], max_pixels=self.max_pixels)
+        parts, left = [], iter(clip.frames)
+        for fit in self._rule.fit_clip(*size, len(clip.frames)):
+            parts.append((fit, tuple(islice(left, fit.frames or 1))))
+        return parts
+
+    @property
+    def _rule(self) -> Fitting:
+        if self.pictures is None:
+            raise ValueError("it has pictures; give pictures=")
+        return self.pictures
+
+    def _check(self, tokens: list[int], labels: list[int], fits: list[Fit]) -> None:
         if self.max_tokens is not None and len(tokens) > self.max_tokens:
             raise ValueError(f"it has {len(tokens)} tokens, max_tokens is {self.max_tokens}")
         if all(label == IGNORED for label in labels):
             raise ValueError("it has no target: no assistant's turn with words in it")
-        if self.pictures is not None:
-            found = tokens.count(self.pictures.placeholder)
-            wanted = sum(fit.tokens.count(self.pictures.placeholder) for fit in fits)
+        for placeholder in self.pictures.placeholders if self.pictures is not None else ():
+            found = tokens.count(placeholder)
+            wanted = sum(fit.tokens.count(placeholder) for fit in fits)
             if found != wanted:
                 raise ValueError(
-                    f"its text holds the placeholder {self.pictures.placeholder} itself, "
+                    f"its text holds the placeholder {placeholder} itself, "
                     f"{found - wanted} times; expected it to stand for pictures alone"
                 )
 
@@ -129,6 +158,15 @@ class Conversations(Source[Sample]):
 
     def close(self) -> None:
         self.__dict__.pop("_encoded", None)
+
+
+def _in_order(record: Record, parts: Mapping[str, list[list[_Part]]]) -> Iterator[_Part]:
+    """The parts of all media as their markers follow each other in the text."""
+    left = {marker: iter(each) for marker, each in parts.items()}
+    marks = re.compile("|".join(map(re.escape, parts)))
+    for turn in record.turns:
+        for mark in marks.findall(turn.text):
+            yield from next(left[mark])
 
 
 @contextmanager

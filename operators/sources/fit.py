@@ -6,19 +6,36 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
+BICUBIC = 3
+"""As PIL numbers its filters, and preprocessor_config.json with it."""
+
 
 @dataclass(frozen=True)
 class Fit:
-    """A picture's way into a model.
+    """The way into a model of a picture, or of some of a clip's frames.
 
     size: (width, height) in pixels to scale it to. grid: (frames, rows, columns) of its feature
     rows. tokens: the ids that stand for it in the text, a placeholder for each feature row among
-    them.
+    them. frames: how many of a clip's this is, next to each other; 0 for a picture.
+    via: sizes that it is scaled to on the way. resample: the filter, as PIL numbers them.
+    tiles: (rows, columns) to cut it into; behind the tiles, in reading order, comes the whole of
+    it, at the size of one.
     """
 
     size: tuple[int, int]
     grid: tuple[int, int, int]
     tokens: tuple[int, ...]
+    frames: int = 0
+    via: tuple[tuple[int, int], ...] = ()
+    resample: int = BICUBIC
+    tiles: tuple[int, int] | None = None
+
+    @property
+    def num_pixels(self) -> int:
+        """How many pixels it has when it is read."""
+        rows, columns = self.tiles or (1, 1)
+        one = math.prod(self.size) * max(1, self.frames)
+        return one + (one // (rows * columns) if self.tiles is not None else 0)
 
     @property
     def rows(self) -> int:
@@ -27,13 +44,16 @@ class Fit:
 
 
 class Fitting(Protocol):
-    """A model's rule for pictures. placeholder: the id at whose places feature rows stand."""
+    """A model's rule for pictures. placeholders: the ids at whose places feature rows stand."""
 
     @property
-    def placeholder(self) -> int: ...
+    def placeholders(self) -> tuple[int, ...]: ...
 
     def fit(self, width: int, height: int) -> Fit:
         """How a picture of this size in pixels enters the model."""
+
+    def fit_clip(self, width: int, height: int, frames: int) -> tuple[Fit, ...]:
+        """How a clip of so many frames does, in one part or several."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +67,14 @@ class Cells:
     cell: int = 16
     least: int = 32 * 32
     most: int = 512 * 512
+
+    @property
+    def placeholders(self) -> tuple[int, ...]:
+        return (self.placeholder,)
+
+    def fit_clip(self, width: int, height: int, frames: int) -> tuple[Fit, ...]:
+        """Every frame as a picture."""
+        return (self.fit(width, height),) * frames
 
     def fit(self, width: int, height: int) -> Fit:
         """The nearest size in whole cells."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, BinaryIO, cast
 
@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flowengine.operators.sources.fit import Fit
 from flowengine.operators.sources.records import Blob
 
 if TYPE_CHECKING:
@@ -45,21 +46,35 @@ def read_size(blob: Blob, *, max_pixels: int) -> tuple[int, int]:
         return (height, width) if _orientation(image) >= 5 else (width, height)
 
 
-def read_pixels(blob: Blob, *, size: tuple[int, int], max_pixels: int) -> Tensor:
-    """uint8 [height, width, 3], scaled to `size` = (width, height) with bicubic filtering.
+def read_part(blobs: Sequence[Blob], fit: Fit, *, max_pixels: int) -> Tensor:
+    """What a model takes of a picture or some frames: uint8 [height, width, 3], or [items, height,
+    width, 3] for tiles and frames. ValueError for what does not decode."""
+    parts = [read_pixels(blob, fit, max_pixels=max_pixels) for blob in blobs]
+    return torch.stack(parts) if fit.frames else parts[0]
 
-    Raises ValueError for a picture that does not decode.
-    """
+
+def read_pixels(blob: Blob, fit: Fit, *, max_pixels: int) -> Tensor:
+    """uint8 [height, width, 3], scaled as `fit` says; [tiles + 1, height, width, 3] where it is
+    cut."""
     from PIL import Image
 
+    filtered = Image.Resampling(fit.resample)
     with _opened(blob, max_pixels) as image:
         turn = TURNS[_orientation(image)]
         upright = image.convert("RGB")
         if turn is not None:
             upright = upright.transpose(Image.Transpose[turn])
-        if upright.size != size:
-            upright = upright.resize(size, Image.Resampling.BICUBIC)
-        return torch.from_numpy(np.array(upright))
+        for size in (*fit.via, fit.size):
+            if upright.size != size:
+                upright = upright.resize(size, filtered)
+        pixels = torch.from_numpy(np.array(upright))
+        if fit.tiles is None:
+            return pixels
+        rows, columns = fit.tiles
+        width, height = fit.size[0] // columns, fit.size[1] // rows
+        tiles = pixels.view(rows, height, columns, width, 3).transpose(1, 2).flatten(0, 1)
+        whole = torch.from_numpy(np.array(upright.resize((width, height), filtered)))
+        return torch.cat((tiles, whole[None]))
 
 
 def _orientation(image: Image.Image) -> int:

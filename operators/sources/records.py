@@ -21,6 +21,9 @@ ROLES: Mapping[str, Role] = {
 MARKER = "<image>"
 """Where a picture stands in a text."""
 
+CLIP_MARKER = "<video>"
+"""Where a clip stands, in the texts of a record that has any."""
+
 
 @dataclass(frozen=True)
 class Blob:
@@ -46,8 +49,15 @@ class Blob:
 
 
 @dataclass(frozen=True)
+class Clip:
+    """Frames of one size, two per second."""
+
+    frames: tuple[Blob, ...]
+
+
+@dataclass(frozen=True)
 class Turn:
-    """What one side says. `text` has a MARKER for each picture."""
+    """What one side says. `text` has a MARKER for each picture, a CLIP_MARKER for each clip."""
 
     role: Role
     text: str
@@ -55,11 +65,13 @@ class Turn:
 
 @dataclass(frozen=True)
 class Record:
-    """One conversation. where: its name in messages: file, number, and id if it has one."""
+    """One conversation. where: its name in messages: file, number, and id if it has one.
+    pictures, clips: each in the order of their markers."""
 
     where: str
     turns: tuple[Turn, ...]
     pictures: tuple[Blob, ...] = ()
+    clips: tuple[Clip, ...] = ()
     note: Mapping[str, str | int | float] = field(default_factory=dict)
 
 
@@ -96,44 +108,59 @@ def parse(row: Mapping[str, Any], *, where: str, folder: Path | None = None) -> 
     texts: [{"user", "assistant"}]                                the Cauldron
     caption or text                                               captions
     image, images: a picture or several                           with any of them
+    video: a clip as a list of its frames; videos: several        with any of them
 
-    folder: where relative picture paths start. Pictures without markers come first in the
-    first user's turn. Raises SampleError for anything else.
+    folder: where relative picture paths start. Pictures, and clips, without markers come first in
+    the first user's turn. Raises SampleError for anything else.
     """
     name = f"{where} (id {row['id']!r})" if row.get("id") not in (None, "") else where
     pictures = [*_listed(row.get("image")), *_listed(row.get("images"))]
     try:
-        turns, inner = _turns(row)
+        turns, inner, inner_clips = _turns(row)
         blobs = tuple(_blob(picture, folder) for picture in [*inner, *pictures])
+        clips = tuple(_clip(frames, folder) for frames in [*inner_clips, *_clips(row)])
     except (KeyError, TypeError, ValueError) as error:
         text = f"it has no '{error.args[0]}'" if isinstance(error, KeyError) else str(error)
         raise SampleError(f"{name}: {text}; its keys are {sorted(row)}") from None
-    found = sum(turn.text.count(MARKER) for turn in turns)
-    if blobs and not found:
-        turns, found = _with_markers(turns, len(blobs)), len(blobs)
-    if found != len(blobs):
-        raise SampleError(
-            f"{name}: {found} '{MARKER}' in its text but {len(blobs)} pictures; expected as many"
-        )
+    if clips:
+        turns = _marked(turns, CLIP_MARKER, len(clips), what="clips", name=name)
+    turns = _marked(turns, MARKER, len(blobs), what="pictures", name=name)
     note = {"id": row["id"]} if isinstance(row.get("id"), str | int) else {}
-    return Record(name, tuple(turns), blobs, note)
+    return Record(name, tuple(turns), blobs, clips, note)
 
 
-def _turns(row: Mapping[str, Any]) -> tuple[list[Turn], list[Any]]:
-    """The turns, and pictures that stand inside them."""
+def _marked(turns: list[Turn], marker: str, number: int, *, what: str, name: str) -> list[Turn]:
+    """The turns with as many markers as there are media; SampleError if there are others."""
+    found = sum(turn.text.count(marker) for turn in turns)
+    if number and not found:
+        return _with_markers(turns, marker, number)
+    if found != number:
+        raise SampleError(
+            f"{name}: {found} '{marker}' in its text but {number} {what}; expected as many"
+        )
+    return turns
+
+
+def _turns(row: Mapping[str, Any]) -> tuple[list[Turn], list[Any], list[Any]]:
+    """The turns, and pictures and clips that stand inside them."""
+    inner: list[Any] = []
+    clips: list[Any] = []
     if row.get("conversations") is not None:
-        return [Turn(_role(t["from"]), str(t["value"])) for t in row["conversations"]], []
+        turns = [Turn(_role(t["from"]), str(t["value"])) for t in row["conversations"]]
+        return turns, inner, clips
     if row.get("messages") is not None:
-        inner: list[Any] = []
-        turns = [Turn(_role(m["role"]), _content(m["content"], inner)) for m in row["messages"]]
-        return turns, inner
+        turns = [
+            Turn(_role(m["role"]), _content(m["content"], inner, clips)) for m in row["messages"]
+        ]
+        return turns, inner, clips
     if row.get("texts") is not None:
         pairs = [(("user", t["user"]), ("assistant", t["assistant"])) for t in row["texts"]]
-        return [Turn(_role(role), str(said)) for pair in pairs for role, said in pair], []
+        turns = [Turn(_role(role), str(said)) for pair in pairs for role, said in pair]
+        return turns, inner, clips
     caption = row.get("caption", row.get("text"))
     if caption is None:
         raise ValueError("expected 'conversations', 'messages', 'texts', 'caption' or 'text'")
-    return [Turn("user", ""), Turn("assistant", str(caption))], []
+    return [Turn("user", ""), Turn("assistant", str(caption))], inner, clips
 
 
 def _role(name: str) -> Role:
@@ -142,8 +169,8 @@ def _role(name: str) -> Role:
     return ROLES[name]
 
 
-def _content(content: Any, pictures: list[Any]) -> str:
-    """A message's text; its own pictures are appended to `pictures`."""
+def _content(content: Any, pictures: list[Any], clips: list[Any]) -> str:
+    """A message's text; its own pictures and clips are appended."""
     if isinstance(content, str):
         return content
     texts = []
@@ -153,14 +180,19 @@ def _content(content: Any, pictures: list[Any]) -> str:
         elif part["type"] == "image":
             texts.append(MARKER)
             pictures += _listed(part.get("image"))
+        elif part["type"] == "video":
+            texts.append(CLIP_MARKER)
+            clips += _clips(part)
         else:
-            raise ValueError(f"a message has a part of type {part['type']!r}; expected text, image")
+            raise ValueError(
+                f"a message has a part of type {part['type']!r}; expected text, image, video"
+            )
     return "".join(texts)
 
 
-def _with_markers(turns: list[Turn], number: int) -> list[Turn]:
+def _with_markers(turns: list[Turn], marker: str, number: int) -> list[Turn]:
     first = next((i for i, turn in enumerate(turns) if turn.role == "user"), 0)
-    marked = Turn(turns[first].role, f"{MARKER}\n" * number + turns[first].text)
+    marked = Turn(turns[first].role, f"{marker}\n" * number + turns[first].text)
     return [*turns[:first], marked, *turns[first + 1 :]]
 
 
@@ -168,6 +200,20 @@ def _listed(value: Any) -> Iterable[Any]:
     if value is None:
         return []
     return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _clips(row: Mapping[str, Any]) -> list[Any]:
+    one = row.get("video")
+    return [*([] if one is None else [one]), *_listed(row.get("videos"))]
+
+
+def _clip(frames: Any, folder: Path | None) -> Clip:
+    if not isinstance(frames, list | tuple) or not frames:
+        raise ValueError(
+            f"a clip is {type(frames).__name__}; expected a list of its frames, two per second: "
+            "take them out of a film beforehand"
+        )
+    return Clip(tuple(_blob(frame, folder) for frame in frames))
 
 
 def _blob(picture: Any, folder: Path | None) -> Blob:

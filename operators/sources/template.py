@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from flowengine.api import IGNORED
 from flowengine.operators.sources.fit import Fit
-from flowengine.operators.sources.records import MARKER, Turn
+from flowengine.operators.sources.records import Turn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,10 +28,14 @@ class Template:
 
 
 def encode(
-    turns: Sequence[Turn], fits: Sequence[Fit], *, tokenizer: Any, template: Template
+    turns: Sequence[Turn],
+    fits: Mapping[str, Sequence[Sequence[Fit]]],
+    *,
+    tokenizer: Any,
+    template: Template,
 ) -> tuple[list[int], list[int]]:
-    """Tokens and labels. Targets are the assistant's words and their stop; `fits` stand in the
-    places of the markers.
+    """Tokens and labels. Targets are the assistant's words and their stop; by marker, `fits` stand
+    in the places of the markers, each of them with all of its parts.
 
     Parts are tokenised one by one, as they are when the model answers: the start of the
     assistant's turn is never merged with its first word. tokenizer: a transformers or a tokenizers
@@ -45,16 +50,18 @@ def encode(
 
     if template.system is not None and all(turn.role != "system" for turn in turns):
         turns = [Turn("system", template.system), *turns]
-    left = iter(fits)
+    left = {marker: iter(each) for marker, each in fits.items()}
+    marks = re.compile("|".join(f"({re.escape(marker)})" for marker in fits) or "$^")
     for turn in turns:
         speaks = turn.role == "assistant"
         add(ids_of(tokenizer, template.start.format(role=turn.role)))
-        parts = turn.text.split(MARKER)
-        for number, part in enumerate(parts):
-            if number:
-                add(next(left).tokens)
-            words = part + (template.stop if number == len(parts) - 1 else "")
-            add(ids_of(tokenizer, words), is_target=speaks)
+        end = 0
+        for mark in marks.finditer(turn.text):
+            add(ids_of(tokenizer, turn.text[end : mark.start()]), is_target=speaks)
+            for fit in next(left[mark[0]]):
+                add(fit.tokens)
+            end = mark.end()
+        add(ids_of(tokenizer, turn.text[end:] + template.stop), is_target=speaks)
         add(ids_of(tokenizer, template.after))
     labels[:1] = [IGNORED]
     return tokens, labels
