@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from flowengine.operators.hf import (
     PretrainedPictures,
     PretrainedVision,
 )
+from flowengine.operators.hf.checkpoint import Checkpoint
 from flowengine.operators.hf.export import export
 from flowengine.operators.hf.whole import WholeModel
 from flowengine.operators.sources import Conversations
@@ -52,6 +54,25 @@ def test_each_part_holds_its_own_weights_alone(kind: str, checkpoints: dict[str,
         assert (found[0] | found[1]).keys() == wanted.keys()
         for name, tensor in (found[0] | found[1]).items():
             assert torch.equal(tensor, wanted[name]), name
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_each_part_reads_its_own_tensors_alone(
+    kind: str, checkpoints: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the checkpoint's tensors each is read once, by one part: no process reads the others'."""
+    read: list[str] = []
+    plain = Checkpoint.tensors
+
+    def noting(self: Checkpoint, names: Iterable[str]) -> Iterator[tuple[str, torch.Tensor]]:
+        for name, tensor in plain(self, names):
+            read.append(name)
+            yield name, tensor
+
+    monkeypatch.setattr(Checkpoint, "tensors", noting)
+    for operator in (PretrainedVision, PretrainedLanguage):
+        operator(checkpoint=checkpoints[kind]).build()
+    assert sorted(read) == sorted(Checkpoint(checkpoints[kind]).files)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -156,8 +177,6 @@ def load_parts(run_dir: Path) -> dict[str, torch.Tensor]:
 
 
 def tensor_names(path: Path) -> set[str]:
-    from flowengine.operators.hf.checkpoint import Checkpoint
-
     return set(Checkpoint(path).files)
 
 
