@@ -208,7 +208,8 @@ def test_a_stall_is_found_over_processes(tmp_path: Path) -> None:
     with pytest.raises(
         StallError,
         match=r"nobody is at work; the root cause is at .*:\n  source\[0\] is blocked for \d+ s, "
-        r"waiting for room in the pool, that is for sink\n  sink\[0\] is starved for \d+ s, "
+        r"waiting for room in the pool, that is for sink; 256 MiB of the pool's "
+        r"256 MiB are in use\n  sink\[0\] is starved for \d+ s, "
         "waiting for rows from source, that is for source",
     ):
         run.run()
