@@ -15,8 +15,8 @@ so it takes many pairs; --earlier counts in those of other runs. "Added" is a bo
 the supervisor's own processor time, in which all observers run, on less off, and what noting spans
 takes in the workers, as a part of the step, as if nothing of it were hidden by waiting. "On" is all
 of the above, the view drawn by rich for a terminal that is a file, the endpoint read once a second,
-a collector on loopback. What "off" still does is what every run does: the supervisor looks at its
-workers four times a second.
+a collector on loopback; reader and collector are another process. What "off" still does is what
+every run does: the supervisor looks at its workers four times a second.
 
 Bar (--check): the upper ends of the intervals of on / off and of 1 + added < 1.02.
 
@@ -31,15 +31,13 @@ import json
 import math
 import os
 import platform
+import subprocess
 import sys
 import tempfile
-import threading
 import time
-import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import date
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -84,7 +82,7 @@ Pairs = list[dict[str, list[float]]]
 
 def measure(pairs: int) -> Pairs:
     """One run of so many pairs of blocks."""
-    from observe_graph import SIZE, VARIABLE
+    from observe_switch import SIZE, VARIABLE
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "switch"
@@ -97,7 +95,8 @@ def measure(pairs: int) -> Pairs:
 
 def run_graph(run_dir: Path, *, pairs: int) -> Blocks:
     """Trains, with everything that shows a run while the switch is on."""
-    from observe_graph import VARIABLE, Switch, make_graph
+    from observe_graph import make_graph
+    from observe_switch import VARIABLE, Switch
 
     from flowengine.graph import check
     from flowengine.runtime.events import Event, RunStarted, StepDone
@@ -108,7 +107,7 @@ def run_graph(run_dir: Path, *, pairs: int) -> Blocks:
     steps = WARM + 2 * BLOCK * pairs
     graph = make_graph(steps)
     check(graph)
-    with everything(graph, run_dir, switch) as observers:
+    with everything(graph, run_dir) as observers:
 
         def observe(event: Event) -> None:
             if switch.is_on or isinstance(event, RunStarted):
@@ -125,13 +124,16 @@ def run_graph(run_dir: Path, *, pairs: int) -> Blocks:
 
 def group_cpu_s() -> float:
     """Processor seconds so far of this process and of all that descend from it, their threads
-    included: supervisor and workers."""
+    included, in the same session: supervisor and workers."""
     parents: dict[int, int] = {}
+    session = os.getsid(0)
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
-            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+            fields = path.read_text().rpartition(")")[2].split()
         except OSError:
             continue
+        if int(fields[3]) == session:
+            parents[int(path.parent.name)] = int(fields[1])
     mine = {os.getpid()}
     while more := {pid for pid, parent in parents.items() if parent in mine} - mine:
         mine |= more
@@ -146,7 +148,7 @@ def group_cpu_s() -> float:
 
 
 @contextmanager
-def everything(graph: Any, run_dir: Path, switch: Any) -> Iterator[list[Any]]:
+def everything(graph: Any, run_dir: Path) -> Iterator[list[Any]]:
     """All observers there are; those whose library is missing are left out, and named."""
     from flowengine.errors import FlowError
     from flowengine.observe import Aside, Progress, Recorder
@@ -162,7 +164,7 @@ def everything(graph: Any, run_dir: Path, switch: Any) -> Iterator[list[Any]]:
             stack.enter_context(Recorder(graph, run_dir=run_dir, command=[])),
             stack.enter_context(Aside(Progress(screen))),
         ]
-        stack.enter_context(_collecting())
+        read = stack.enter_context(_others())
         for make in (
             lambda: Prometheus(port=0),
             lambda: TensorBoard(run_dir / "tensorboard"),
@@ -175,54 +177,36 @@ def everything(graph: Any, run_dir: Path, switch: Any) -> Iterator[list[Any]]:
                 continue
             stack.callback(observers[-1].close)
             if isinstance(observers[-1], Prometheus):
-                url = f"http://127.0.0.1:{observers[-1].port}/metrics"
-                stack.enter_context(_scraping(url, switch))
+                read(f"http://127.0.0.1:{observers[-1].port}/metrics")
         yield observers
 
 
 @contextmanager
-def _scraping(url: str, switch: Any) -> Iterator[None]:
-    """Reads the endpoint once a second while the switch is on."""
-    over = threading.Event()
+def _others() -> Iterator[Callable[[str], None]]:
+    """Other programs, in a process of their own, so that their time is not the run's: a collector
+    for OpenTelemetry on loopback, as the environment says; and, once it is told a URL, a reader of
+    that."""
+    command = [sys.executable, str(Path(__file__).with_name("observe_others.py"))]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    port = process.stdout.readline().strip()
+    os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = f"http://127.0.0.1:{port}"
+    os.environ["OTEL_BSP_SCHEDULE_DELAY"] = "1000"
+    told = process.stdin
 
-    def scrape() -> None:
-        while not over.wait(1.0):
-            if switch.is_on:
-                urllib.request.urlopen(url, timeout=5).read()
+    def tell(url: str) -> None:
+        told.write(url + "\n")
+        told.flush()
 
-    thread = threading.Thread(target=scrape)
-    thread.start()
     try:
-        yield
+        yield tell
     finally:
-        over.set()
-        thread.join()
-
-
-@contextmanager
-def _collecting() -> Iterator[None]:
-    """A collector for OpenTelemetry on loopback, told of once a second, as the environment says."""
-
-    class Collector(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Nothing on stderr."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Collector)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = f"http://127.0.0.1:{server.server_port}"
-    os.environ["OTEL_METRIC_EXPORT_INTERVAL"] = os.environ["OTEL_BSP_SCHEDULE_DELAY"] = "1000"
-    try:
-        yield
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+        told.close()
+        process.wait(10)
+        process.stdout.close()
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
