@@ -35,10 +35,15 @@ def main() -> None:
     print(server.server_port, flush=True)
     url = sys.stdin.readline().strip()
     switch, over = Switch(Path(os.environ[VARIABLE])), threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
+    threading.Thread(target=_await_end, args=(over,), daemon=True).start()
     while not over.wait(1.0):
         if url and switch.is_on:
             urllib.request.urlopen(url, timeout=5).read()
+
+
+def _await_end(over: threading.Event) -> None:
+    sys.stdin.read()
+    over.set()
 
 
 if __name__ == "__main__":
