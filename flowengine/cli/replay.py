@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pdb
 import shlex
 from pathlib import Path
@@ -41,12 +42,14 @@ def _ids(_: click.Context, option: click.Parameter, text: str) -> tuple[int, ...
     help="A checkpoint, or a run directory, whose weights are used.  [default: new weights]",
 )
 @click.option("--pdb", "debug", is_flag=True, help="Where they fail, a debugger at the place.")
+@click.option("--json", "as_json", is_flag=True, help="What came of it as JSON.")
 def replay(
     target: str,
     settings: tuple[str, ...],
     samples: tuple[int, ...],
     behind: Path | None,
     debug: bool,
+    as_json: bool,
 ) -> None:
     """Run samples of the graph in GRAPH.py again, alone, all in this process.
 
@@ -75,6 +78,15 @@ def replay(
             click.echo(f"error: {error}", err=True)
             pdb.post_mortem(error.__cause__.__traceback__)
         raise
+    if as_json:
+        told = {
+            "samples": samples,
+            "step": found.step,
+            "checkpoint": str(found.checkpoint) if found.checkpoint else None,
+            "loss": losses[0] if losses else None,
+        }
+        click.echo(json.dumps(told, indent=2))
+        return
     weights = f"the weights of {found.checkpoint}" if found.checkpoint else "new weights"
     loss = f", loss {losses[0]:.6f}" if losses else ""
     click.echo(f"samples {', '.join(map(str, samples))} of step {found.step}: no error{loss}")

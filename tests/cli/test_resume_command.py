@@ -91,8 +91,9 @@ def test_inspect_prints_what_is_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("runtime", ["inline", "local"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("runtime", "number"), [("inline", signal.SIGTERM), ("local", signal.SIGINT)]
+)
 def test_a_signal_ends_the_run_at_a_barrier(
     runtime: str, number: signal.Signals, folder: Path
 ) -> None:

@@ -15,7 +15,7 @@ from flowengine.testing.simulator.settings import NUM_SETTINGS, setting
 BLOCK = 60
 
 
-@pytest.mark.parametrize("block", range(20))
+@pytest.mark.parametrize("block", range(10))
 def test_the_protocol_keeps_to_its_rules(block: int) -> None:
     """Whatever the schedule, the deaths, torn writes, poison and interrupts: no invariant breaks,
     and once the faults have stopped the run comes to its end."""
