@@ -76,7 +76,9 @@ def _close_exporter(exporter: OpenTelemetry) -> None:
 
 
 @contextmanager
-def shown(run_dir: Path, *, as_json: bool, quiet: bool) -> Iterator[list[Observer]]:
+def shown(
+    run_dir: Path, *, as_json: bool, quiet: bool, peak: Peak | None
+) -> Iterator[list[Observer]]:
     """The observers that show the run on stdout; afterwards its report or summary."""
     from flowengine.observe import Aside, JsonLines, Progress
 
@@ -92,7 +94,7 @@ def shown(run_dir: Path, *, as_json: bool, quiet: bool) -> Iterator[list[Observe
                 if report.exists():
                     lines.finish(json.loads(report.read_text(encoding="utf-8")))
         else:
-            with Aside(Progress()) as progress:
+            with Aside(Progress(peak=peak)) as progress:
                 yield [progress]
     finally:
         _forget_closed_stdout()

@@ -198,7 +198,7 @@ def run(
             wandb=wandb,
             peak=peak,
         ) as exporters,
-        shown(run_dir, as_json=as_json, quiet=quiet) as observers,
+        shown(run_dir, as_json=as_json, quiet=quiet, peak=peak) as observers,
     ):
         launch.run(
             graph,

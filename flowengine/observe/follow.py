@@ -64,6 +64,7 @@ class Follower:
             "loss": tally.loss,
             "samples_per_s": tally.samples_per_s,
             "tokens_per_s": tally.tokens_per_s,
+            "mfu": tally.mfu,
             "last_step": asdict(last) if last else None,
             "results": tally.results,
             "status": asdict(tally.status) if tally.status else None,
@@ -79,9 +80,11 @@ class Follower:
         whole = text[: text.rfind(b"\n") + 1]
         self._read_to += len(whole)
         for line in whole.splitlines():
-            event = parse_event(json.loads(line))
+            told = json.loads(line)
+            event = parse_event(told)
             if event is not None:
                 self.tally.add(event)
+                self.tally.mfu = told.get("rates", {}).get("mfu", {}).get("total", self.tally.mfu)
 
 
 def _is_alive(writer: Mapping[str, Any]) -> bool:

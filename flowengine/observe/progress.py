@@ -12,6 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.live import Live
 
+from flowengine.observe.rates import Peak
 from flowengine.observe.tally import Tally
 from flowengine.observe.view import draw_view, drift_line, result_line, step_line, summary_lines
 from flowengine.runtime.events import CostDrifted, Event, Reported, RunStarted, StepDone
@@ -35,9 +36,9 @@ class Screen(Console):
 class Progress:
     """An observer that shows the run on `console`; as a context manager it ends with a summary."""
 
-    def __init__(self, console: Screen | None = None) -> None:
+    def __init__(self, console: Screen | None = None, *, peak: Peak | None = None) -> None:
         self._console: Screen | None = console or Screen(highlight=False)
-        self._tally = Tally()
+        self._tally = Tally(peak)
         self._live: Live | None = None
         self._run_dir: Path | None = None
         self._drawn_s = 0.0

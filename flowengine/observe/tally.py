@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from flowengine.observe.rates import Peak, RateMeter
 from flowengine.runtime.events import (
     CheckpointDone,
     CostDrifted,
@@ -32,10 +33,13 @@ class Tally:
     """Feed it every event with `add`; read its fields at any time.
 
     loss: smoothed, corrected for its start. results: the last report by stage and name. warm: a
-    look after the first steps, and the samples trained by then: what came later is steady.
+    look after the first steps, and the samples trained by then: what came later is steady. mfu: of
+    the last step, all stages together, where `peak` is known and operations are counted.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, peak: Peak | None = None) -> None:
+        self.mfu: float | None = None
+        self._meter = RateMeter(peak) if peak is not None else None
         self.started: RunStarted | None = None
         self.steps: list[StepDone] = []
         self.efforts: list[Effort] = []
@@ -58,6 +62,9 @@ class Tally:
 
     def add(self, event: Event) -> None:
         """Takes one more event in."""
+        rates = self._meter.add(event) if self._meter is not None else None
+        if rates is not None:
+            self.mfu = rates.mfu.get("total")
         match event:
             case RunStarted():
                 self.started = event

@@ -69,6 +69,8 @@ def step_line(tally: Tally) -> str:
     if tally.samples_per_s is not None:
         parts.append(f"{_rate(tally.samples_per_s)} samples/s")
         parts.append(f"{_rate(tally.tokens_per_s)} tokens/s")
+    if tally.mfu is not None:
+        parts.append(f"MFU {tally.mfu:.1%}")
     if tally.left_s:
         parts.append(f"{format_duration(tally.left_s)} left")
     return ", ".join(parts)
@@ -167,6 +169,8 @@ def _speed_line(tally: Tally) -> Text:
     if tally.samples_per_s is not None:
         text.append(f"   {_rate(tally.samples_per_s)} samples/s", style="not bold")
         text.append(f"   {_rate(tally.tokens_per_s)} tokens/s", style="not bold")
+    if tally.mfu is not None:
+        text.append(f"   MFU {tally.mfu:.1%}", style="not bold")
     text.append(f"   packs {last.fill:.0%} full", style="not bold")
     if tally.fits:
         text.append(f"   their cost fits to {tally.fits[-1].residual:.0%}", style="not bold")

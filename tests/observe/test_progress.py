@@ -10,11 +10,14 @@ import pytest
 
 from flowengine.observe import Progress
 from flowengine.observe.progress import Screen
-from flowengine.observe.view import format_duration, format_value
+from flowengine.observe.rates import Peak
+from flowengine.observe.tally import Tally
+from flowengine.observe.view import format_duration, format_value, step_line
 from flowengine.runtime.events import (
     ChannelStatus,
     CostDrifted,
     CostFitted,
+    Effort,
     Event,
     PoolStatus,
     Reported,
@@ -169,3 +172,16 @@ def test_the_cost_of_packs_and_its_drift() -> None:
     text = shown(costs(), terminal=False)
     assert "after step 3: packs take 35% more time than the cost fitted before says" in text
     assert "cost of packs: fitted to 64 packs, residual 4%, drifted 1 time" in text
+
+
+def test_the_mfu_is_shown_where_it_is_known() -> None:
+    """Of the last step: its operations over its seconds and the peak."""
+    plain, counting = Tally(), Tally(Peak(1000.0, "stated"))
+    for event in run(3, total=None):
+        if isinstance(event, StepDone):
+            for tally in (plain, counting):
+                tally.add(Effort("eye", 0, event.step, "image", 4, 250))
+        for tally in (plain, counting):
+            tally.add(event)
+    assert step_line(counting).endswith("tokens/s, MFU 25.0%")
+    assert "MFU" not in step_line(plain)
