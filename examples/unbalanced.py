@@ -10,7 +10,7 @@ from flowengine.operators.sources import DigitCards
 from flowengine.operators.vision import VisionEncoder
 
 
-def build(*, steps: int = 12, depth: int = 6) -> Graph:
+def build(*, steps: int = 8, depth: int = 6) -> Graph:
     graph = Graph("unbalanced", step=Step(samples=16), steps=steps, clip_norm=1.0)
     pages = graph.add(DigitCards())
     encoder = VisionEncoder(width=64, depth=depth, output=32)
